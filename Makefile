@@ -1,0 +1,40 @@
+# Everything here works on a fresh clone with Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test lint format lock clean
+
+run: $(READY)  ## start the gateway with config/dev.toml
+	$(BIN)/holdfast run --config config/dev.toml
+
+test: $(READY)  ## the whole suite
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(READY)
+
+lock:  ## resolve pyproject.toml anew and write what came out of it
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade hatchling editables '.[dev]'
+	{ echo '# Written by `make lock`: what `make run` and `make test` install.'; \
+	  $(BIN)/python -m pip freeze --exclude holdfast --exclude pip --exclude setuptools; } > requirements.lock
+	rm -rf $(VENV)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

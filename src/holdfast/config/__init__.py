@@ -1,0 +1,58 @@
+"""Settings: a TOML file, the environment and flags become one frozen Config, or every fault at once.
+
+tree.py      the Config tree that everyone reads
+table.py     every key as data: section, name, reader, default, and whether it belongs to a later release
+readers.py   what a value may be: a TOML value becomes a Config value, or a BadValue
+hosts.py     host names, patterns, networks, URLs and headers, as the readers need them
+layers.py    file, environment and flags laid over one another; unknown names
+rules.py     what must hold between keys
+build.py     build() and load(), which join the above
+units.py     durations and sizes
+faults.py    Fault and ConfigError
+"""
+
+from .build import build, default_store_path, load
+from .faults import ConfigError, Fault
+from .tree import (
+    Address,
+    Circuit,
+    Config,
+    Delivery,
+    Drain,
+    Egress,
+    Ingest,
+    Listen,
+    Log,
+    Process,
+    Retention,
+    Retry,
+    Route,
+    Store,
+)
+from .units import format_duration, format_size, parse_duration, parse_size
+
+__all__ = [
+    "Address",
+    "Circuit",
+    "Config",
+    "ConfigError",
+    "Delivery",
+    "Drain",
+    "Egress",
+    "Fault",
+    "Ingest",
+    "Listen",
+    "Log",
+    "Process",
+    "Retention",
+    "Retry",
+    "Route",
+    "Store",
+    "build",
+    "default_store_path",
+    "format_duration",
+    "format_size",
+    "load",
+    "parse_duration",
+    "parse_size",
+]

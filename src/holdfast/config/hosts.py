@@ -1,0 +1,174 @@
+"""Host names, host patterns, networks, addresses, route URLs and route headers: checked, one spelling each.
+
+Each function takes text and returns its canonical form, or raises BadValue. URLs and header values often are
+secrets, so no fault ever repeats one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+from .faults import BadValue, show
+from .tree import Address
+
+HOST_ALLOWED = 'a host name or an IP address, such as "hooks.example.com"'
+PATTERN_ALLOWED = '"*", "*.example.com", a host name or an IP address'
+NETWORK_ALLOWED = '"10.0.0.0/8", an IP address, "*.example.com" or a host name'
+ADDRESS_ALLOWED = '"host:port" with a port from 0 to 65535, such as "127.0.0.1:8800" or "[::1]:8800"'
+URL_ALLOWED = 'an http or https URL, such as "https://hooks.example.com/in"'
+HEADER_ALLOWED = (
+    'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
+)
+
+_LABELS = re.compile(
+    r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
+)
+# What a resolver may take for an address: 127.1, 2130706433, 0x7f.1.
+_NUMERIC_TAIL = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
+_URL_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?)?")
+
+# The connection's own, and those that holdfast itself writes for every message.
+_RESERVED_HEADERS = frozenset(
+    {
+        *(
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "connection",
+            "keep-alive",
+            "te",
+            "trailer",
+            "upgrade",
+        ),
+        *("webhook-id", "webhook-timestamp", "webhook-signature"),
+    }
+)
+_RESERVED_PREFIXES = ("holdfast-", "proxy-")
+
+
+def host_name(text: str) -> str:
+    """A name or address in lower case, an IPv6 address without brackets."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if (":" in bare and "%" not in bare) or re.fullmatch(r"[0-9.]+", bare):
+        try:
+            return str(ipaddress.ip_address(bare))
+        except ValueError:
+            raise BadValue((f"{show(text)} is not an IP address", HOST_ALLOWED)) from None
+    name = bare.lower()
+    if bare is not text or not _LABELS.fullmatch(name) or _NUMERIC_TAIL.fullmatch(name):
+        raise BadValue((f"{show(text)} is not a host", HOST_ALLOWED))
+    return name
+
+
+def host_pattern(text: str) -> str:
+    """`*`, `*.` before a name, or a host."""
+    if text == "*":
+        return text
+    star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    try:
+        host = host_name(name)
+    except BadValue:
+        raise BadValue((f"{show(text)} is not a host pattern", PATTERN_ALLOWED)) from None
+    if star and _is_address(host):
+        raise BadValue((f"{show(text)} puts a star before an address", PATTERN_ALLOWED))
+    return star + host
+
+
+def network_or_pattern(text: str) -> str:
+    """A network or address in its canonical form, or a host pattern other than the bare star."""
+    if text == "*":
+        raise BadValue(
+            ('"*" would match every host', NETWORK_ALLOWED + '; for all addresses "0.0.0.0/0" and "::/0"')
+        )
+    if "/" not in text:
+        try:
+            return host_pattern(text)
+        except BadValue:
+            raise BadValue(
+                (f"{show(text)} is neither a network nor a host pattern", NETWORK_ALLOWED)
+            ) from None
+    try:
+        loose = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise BadValue((f"{show(text)} is not a network", NETWORK_ALLOWED)) from None
+    if str(loose.network_address) != str(ipaddress.ip_address(text.partition("/")[0])):
+        raise BadValue(
+            (f"{show(text)} has address bits beyond its prefix", f'"{loose}", or a single address')
+        )
+    return str(loose)
+
+
+def listen_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    unbracketed_v6 = ":" in host and not host.startswith("[")
+    if not colon or unbracketed_v6 or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise BadValue((f"{show(text)} is not an address to listen on", ADDRESS_ALLOWED))
+    try:
+        return Address(host_name(host), int(port))
+    except BadValue:
+        raise BadValue((f"{show(text)} has no valid host", ADDRESS_ALLOWED)) from None
+
+
+def is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def route_url(text: str) -> str:
+    """The URL unchanged, once it is sure that every part of it can be sent as written."""
+    if not _URL_CHARACTERS.fullmatch(text):
+        raise BadValue(("holds characters that a URL can't; percent-encode them", URL_ALLOWED))
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise BadValue(("its host or port is malformed", URL_ALLOWED)) from None
+    if parts.scheme not in ("http", "https"):
+        raise BadValue(("is not an http or https URL", URL_ALLOWED))
+    if "@" in parts.netloc:
+        raise BadValue(("holds a user name or password; send those as a header of the route", URL_ALLOWED))
+    if "#" in text:
+        raise BadValue(("has a fragment, which is never sent", URL_ALLOWED))
+    if not parts.hostname or port == 0:
+        raise BadValue(("has no host" if port != 0 else "has port 0", URL_ALLOWED))
+    host_name(f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname)
+    return text
+
+
+def route_headers(table: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    """Header pairs as written; every header that can't be sent is a reason of its own."""
+    reasons: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    for name, value in table.items():
+        problem = _header_problem(name, value)
+        if problem is None and name.lower() in seen:
+            problem = "is given twice"
+        if problem is not None:
+            reasons.append((f"the header {show(name)} {problem}", HEADER_ALLOWED))
+        seen.add(name.lower())
+    if reasons:
+        raise BadValue(*reasons)
+    return tuple((name, str(value)) for name, value in table.items())
+
+
+def _header_problem(name: str, value: object) -> str | None:
+    if not _HEADER_NAME.fullmatch(name):
+        return "has a name that HTTP does not allow"
+    if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIXES):
+        return "is holdfast's own to write"
+    if not isinstance(value, str):
+        return "has a value that is not text"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "has a value with a line break, another invisible character, or a space at its end"
+    return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

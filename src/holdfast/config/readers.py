@@ -1,0 +1,221 @@
+"""What a value may be. A Reader turns a TOML value into a Config value, or says what is allowed.
+
+Types are strict: a bool is no number, and a duration or size is text with a unit. `from_text` first turns the
+text of an environment variable or a flag into what TOML would have held, so that one `read` judges them all.
+Readers whose result may be None take "" for "not set".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import hosts
+from .faults import BadValue, show
+from .units import (
+    DURATION_ALLOWED,
+    SIZE_ALLOWED,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
+
+
+def toml_value(text: str) -> object:
+    """The text as a TOML value; text that is none stays text, for the reader to refuse with its own words."""
+    # Only needed when a number, list or table comes from outside the file.
+    import tomllib
+
+    try:
+        table = tomllib.loads(f"value = {text.strip()}")
+    except ValueError:
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def toml_list(text: str) -> object:
+    """A TOML array, or items between commas."""
+    if text.strip().startswith("["):
+        return toml_value(text)
+    return [item.strip() for item in text.split(",")] if text.strip() else []
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    read: Callable[[object], object]
+    from_text: Callable[[str], object] = str
+
+
+def _text(value: object, allowed: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise BadValue((f"{show(value)} is a number, not text in quotes", allowed))
+    raise BadValue((f"{show(value)} is not text", allowed))
+
+
+def _quantity(
+    parse: Callable[[str], int],
+    spell: Callable[[int], str],
+    allowed: str,
+    minimum: int,
+    *,
+    unset: bool = False,
+) -> Reader:
+    def read(value: object) -> int | None:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise BadValue((f"{show(value)} is a number without a unit", allowed))
+        text = _text(value, allowed)
+        if unset and not text:
+            return None
+        try:
+            amount = parse(text)
+        except ValueError as error:
+            raise BadValue((str(error), allowed)) from None
+        if amount < minimum:
+            raise BadValue((f"{show(text)} is too small", f'at least "{spell(minimum)}"'))
+        return amount
+
+    return Reader(read)
+
+
+def duration(minimum: str = "1ms", *, unset: bool = False) -> Reader:
+    return _quantity(parse_duration, format_duration, DURATION_ALLOWED, parse_duration(minimum), unset=unset)
+
+
+def size(minimum: str) -> Reader:
+    return _quantity(parse_size, format_size, SIZE_ALLOWED, parse_size(minimum))
+
+
+def integer(minimum: int, maximum: int | None = None) -> Reader:
+    upper = "" if maximum is None else f" to {maximum}"
+    allowed = f"a whole number from {minimum}{upper}" + (" up" if maximum is None else "")
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadValue((f"{show(value)} is not a whole number", allowed))
+        if value < minimum or (maximum is not None and value > maximum):
+            raise BadValue((f"{show(value)} is out of range", allowed))
+        return value
+
+    return Reader(read, toml_value)
+
+
+def number(maximum: int, *, above_zero: bool = False) -> Reader:
+    """A number from zero, or above it, to the maximum."""
+    allowed = f"a number {'above' if above_zero else 'from'} 0 to {maximum}"
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadValue((f"{show(value)} is not a number", allowed))
+        # Asked this way round, "not a number" is out of range as well.
+        if not 0 <= value <= maximum or (above_zero and value == 0):
+            raise BadValue((f"{show(value)} is out of range", allowed))
+        return float(value)
+
+    return Reader(read, toml_value)
+
+
+def choice(*options: str | int) -> Reader:
+    allowed = ", ".join(show(option) for option in options[:-1]) + f" or {show(options[-1])}"
+
+    def read(value: object) -> str | int:
+        for option in options:
+            # By type too, since true equals 1 and 202.0 equals 202.
+            if type(value) is type(option) and value == option:
+                return option
+        raise BadValue((f"{show(value)} is not one of the choices", allowed))
+
+    return Reader(read, str if isinstance(options[0], str) else toml_value)
+
+
+def not_yet(default: object) -> Reader:
+    """For a key that a later release brings: its default does no harm, anything else is refused."""
+
+    def read(value: object) -> object:
+        if type(value) is type(default) and value == default:
+            return value
+        raise BadValue(("not yet supported by this version; leave it out", ""))
+
+    if isinstance(default, list):
+        return Reader(read, toml_list)
+    return Reader(read, str if isinstance(default, str) else toml_value)
+
+
+def many(item: Callable[[str], str], allowed: str) -> Reader:
+    """A list of text items without repeats; each bad one is a reason of its own."""
+
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise BadValue((f"{show(value)} is not a list", f"a list of {allowed}"))
+        items: dict[str, None] = {}
+        reasons: list[tuple[str, str]] = []
+        for element in value:
+            try:
+                items[item(_text(element, allowed))] = None
+            except BadValue as error:
+                reasons.extend(error.reasons)
+        if reasons:
+            raise BadValue(*reasons)
+        return tuple(items)
+
+    return Reader(read, toml_list)
+
+
+def _read_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue((f"{show(value)} is neither true nor false", "true or false"))
+    return value
+
+
+def _read_ports(value: object) -> tuple[int, ...] | None:
+    allowed = 'port numbers from 1 to 65535, such as [443, 80], or ["*"] for any'
+    if not isinstance(value, list):
+        raise BadValue((f"{show(value)} is not a list", allowed))
+    bad = [port for port in value if port != "*" and not (type(port) is int and 1 <= port <= 65535)]
+    if bad:
+        raise BadValue(*((f"{show(port)} is not a port", allowed) for port in bad))
+    return None if "*" in value else tuple(dict.fromkeys(value))
+
+
+def _ports_from_text(text: str) -> object:
+    items = toml_list(text)
+    if text.strip().startswith("[") or not isinstance(items, list):
+        return items
+    return [item if item == "*" else toml_value(item) for item in items]
+
+
+def _read_path(value: object) -> Path | None:
+    text = _text(value, "a path")
+    if "\0" in text:
+        raise BadValue((f"{show(text)} is not a path", "a path without NUL"))
+    return Path(text) if text else None
+
+
+def _read_user_agent(value: object) -> str | None:
+    allowed = 'visible ASCII, such as "shop-webhooks/2.1"'
+    text = _text(value, allowed)
+    if not re.fullmatch(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?", text):
+        raise BadValue((f"{show(text)} can't be sent as a header", allowed))
+    return text or None
+
+
+def _read_headers(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        raise BadValue(("is not a table", hosts.HEADER_ALLOWED))
+    return hosts.route_headers(value)
+
+
+BOOLEAN = Reader(_read_boolean, toml_value)
+PATH = Reader(_read_path)
+ADDRESS = Reader(lambda value: hosts.listen_address(_text(value, hosts.ADDRESS_ALLOWED)))
+HOSTS = many(hosts.host_name, hosts.HOST_ALLOWED)
+PATTERNS = many(hosts.host_pattern, hosts.PATTERN_ALLOWED)
+NETWORKS = many(hosts.network_or_pattern, hosts.NETWORK_ALLOWED)
+PORTS = Reader(_read_ports, _ports_from_text)
+USER_AGENT = Reader(_read_user_agent)
+URL = Reader(lambda value: hosts.route_url(_text(value, hosts.URL_ALLOWED)))
+HEADERS = Reader(_read_headers, toml_value)

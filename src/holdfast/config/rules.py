@@ -1,0 +1,88 @@
+"""What must hold between keys. Each rule names the keys it looks at, and rests while one of them is bad."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .faults import Fault
+from .hosts import is_loopback
+from .tree import Config
+from .units import DURATIONS, LONGEST_DURATION, format_duration
+
+# What the kernel's sockaddr_un holds, less the closing NUL.
+_LONGEST_SOCKET_PATH = 107
+_ANY_HOST = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    keys: tuple[str, ...]
+    check: Callable[[Config], Fault | None]
+
+
+def schedule_span(base: int, max_retries: int) -> int:
+    """Milliseconds from the first failed attempt to the last retry."""
+    return ((1 << max_retries) - 1) * base
+
+
+def _lanes_fit(config: Config) -> Fault | None:
+    delivery = config.delivery
+    if delivery.per_host <= delivery.first_attempts:
+        return None
+    problem = f"{delivery.per_host} is more than delivery.first_attempts"
+    return Fault("delivery.per_host", problem, f"at most {delivery.first_attempts}")
+
+
+def _listeners_apart(config: Config) -> Fault | None:
+    ingest, status = config.listen.ingest, config.listen.status
+    same_family = (":" in ingest.host) == (":" in status.host)
+    covered = same_family and (ingest.host in _ANY_HOST or status.host in _ANY_HOST)
+    if ingest.port == 0 or ingest.port != status.port or not (covered or ingest.host == status.host):
+        return None
+    return Fault("listen.status", f"{status} is taken by listen.ingest, {ingest}", "another port")
+
+
+def _token_beyond_loopback(config: Config) -> Fault | None:
+    if is_loopback(config.listen.ingest.host) or config.ingest.token_file is not None:
+        return None
+    problem = (
+        f"{config.listen.ingest} is reachable from other machines, and without ingest.token_file "
+        "anyone there could send webhooks in this app's name"
+    )
+    return Fault("listen.ingest", problem, "a loopback address, or ingest.token_file set")
+
+
+def _schedule_bounded(config: Config) -> Fault | None:
+    span = schedule_span(config.retry.base, config.retry.max_retries)
+    if span <= LONGEST_DURATION:
+        return None
+    problem = f"with retry.base the last retry would come after {span // DURATIONS['d']} days"
+    return Fault("retry.max_retries", problem, f"a schedule of at most {format_duration(LONGEST_DURATION)}")
+
+
+def _linger_fits(config: Config) -> Fault | None:
+    timeout, linger = config.drain.timeout, config.drain.linger
+    if linger <= timeout:
+        return None
+    problem = f'"{format_duration(linger)}" is longer than drain.timeout, which ends it'
+    return Fault("drain.linger", problem, f'at most "{format_duration(timeout)}"')
+
+
+def _socket_path_fits(config: Config) -> Fault | None:
+    length = len(os.fsencode(config.listen.control))
+    if length <= _LONGEST_SOCKET_PATH:
+        return None
+    problem = f"the socket's path has {length} bytes; set a shorter one"
+    return Fault("listen.control", problem, f"at most {_LONGEST_SOCKET_PATH} bytes")
+
+
+RULES = (
+    Rule(("listen.ingest", "listen.status"), _listeners_apart),
+    Rule(("listen.ingest", "ingest.token_file"), _token_beyond_loopback),
+    Rule(("listen.control", "store.path"), _socket_path_fits),
+    Rule(("retry.base", "retry.max_retries"), _schedule_bounded),
+    Rule(("delivery.per_host", "delivery.first_attempts"), _lanes_fit),
+    Rule(("drain.timeout", "drain.linger"), _linger_fits),
+)

@@ -1,0 +1,146 @@
+"""The frozen Config tree: what the rest of holdfast reads.
+
+Everything is resolved here: durations are milliseconds, sizes are bytes, paths are absolute, and where `None`
+is possible its comment says what it stands for. Keys that a later release brings (the `later` rows of
+`table.py`) have no field yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds. Port 0 takes any free port; an IPv6 host is kept without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    ingest: Address
+    status: Address
+    control: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    path: Path
+    max_size: int  # bytes
+    host_share: float  # part of max_size, above 0 and at most 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    max_body: int  # bytes
+    max_head: int  # bytes
+    max_headers: int
+    max_connections: int
+    head_timeout: int  # ms
+    body_timeout: int  # ms
+    idle_timeout: int  # ms
+    ack_status: int
+    hosts: tuple[str, ...]  # lower case, without port or brackets
+    proxy_hosts: tuple[str, ...]  # patterns: "*", "*.example.com", "host"
+    upgrade_to_https: tuple[str, ...]  # patterns
+    token_file: Path | None  # None: no token is asked for
+    idempotency: int  # ms
+    max_delay: int  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    base: int  # ms
+    max_retries: int
+    expire_after: int  # ms; left out, the schedule's own span
+    jitter: float  # fraction of the wait
+    retry_after_limit: int  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    scope: Literal["host", "url"]
+    url_hosts: tuple[str, ...]  # patterns
+    window: int  # ms
+    min_attempts: int
+    failure_rate: float  # 0: the rule is off
+    disable_after: int  # 0: the rule is off
+    freeze_after: int  # 0: the rule is off
+    freeze_silence: int  # ms
+    freeze_at: int  # 0: the rule is off
+    probe_every: int  # ms
+    forget_after: int  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    timeout: int  # ms
+    first_attempts: int
+    retries: int
+    per_host: int
+    rate_per_host: float  # requests a second; 0: no limit
+    max_answer: int  # bytes
+    user_agent: str | None  # None: holdfast/<version>
+    ca_file: Path | None  # None: the system's authorities alone
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    allow_ports: tuple[int, ...] | None  # None: any port
+    allow: tuple[str, ...]  # networks ("10.0.0.0/8", "10.0.0.7") or patterns ("*.example.com", "host")
+    deny: tuple[str, ...]  # the same; wins
+    allow_loopback: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    delivered: int  # ms
+    dead: int  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    timeout: int  # ms
+    linger: int  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A section whose keys all belong to a later release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    format: Literal["json", "text"]
+    level: Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    url: str
+    headers: tuple[tuple[str, str], ...]  # names as the operator spelled them
+    timeout: int | None  # ms; None: delivery.timeout
+    rate: float  # requests a second; 0: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    listen: Listen
+    store: Store
+    ingest: Ingest
+    retry: Retry
+    circuit: Circuit
+    delivery: Delivery
+    egress: Egress
+    retention: Retention
+    drain: Drain
+    process: Process
+    log: Log
+    routes: dict[str, Route]

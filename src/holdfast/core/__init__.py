@@ -1,0 +1,10 @@
+"""What holdfast decides: pure functions and plain state, no clock, no randomness, no I/O.
+
+message.py   what is carried, and where it may stand
+schedule.py  when a failed message is tried again, and when it is dead
+outcome.py   what an answer or an error means, and whose failure it is
+circuit.py   one host's enabled, disabled, frozen
+lane.py      one circuit's queue and one host's limits, as they stand in memory
+board.py     which message starts next: lanes taking turns under two budgets
+errors.py    the error tree
+"""

@@ -1,0 +1,231 @@
+"""One circuit: everything that decides whether a host may be sent to lives in this file.
+
+Workfront's published rules, as a table. `enabled` sends everything, `disabled` one probe every `probe_every`, `frozen`
+nothing until an operator unfreezes it. Transitions are decided when a failed outcome is recorded, never by time passing
+and never by a success, except that a probe's success enables. An outcome of an attempt that began before the last change
+of state updates the counters and changes no state: the answers of a burst that was under way when the circuit tripped
+must neither trip it twice nor heal it.
+
+Why two rules disable: the rate catches a host that is mostly broken while it still has traffic, the run of consecutive
+failures one with so little traffic that the window never fills. Why freezing needs silence too: a large sender can fail
+2,000 times in a minute, which is an outage; only failing for days makes a dead endpoint. 50,000 in a row freezes anyway.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+BUCKETS = 60
+
+
+class CircuitState(StrEnum):
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    FROZEN = "frozen"
+
+
+class Event(StrEnum):
+    """What can happen to a circuit; each names the rule behind it."""
+
+    RATE_EXCEEDED = "rate_exceeded"
+    RUN_OF_FAILURES = "run_of_failures"
+    SILENT_TOO_LONG = "silent_too_long"
+    RUN_AT_LIMIT = "run_at_limit"
+    PROBE_SUCCEEDED = "probe_succeeded"
+    OPERATOR_FREEZES = "operator_freezes"
+    OPERATOR_UNFREEZES = "operator_unfreezes"
+
+
+class Reason(StrEnum):
+    """Why a circuit is not enabled; it travels to logs, metrics and operators."""
+
+    FAILURE_RATE = "failure_rate"
+    CONSECUTIVE_FAILURES = "consecutive_failures"
+    SILENCE = "silence"
+    CONSECUTIVE_LIMIT = "consecutive_limit"
+    OPERATOR = "operator"
+
+
+TRANSITIONS: Mapping[CircuitState, Mapping[Event, tuple[CircuitState, Reason | None]]] = {
+    CircuitState.ENABLED: {
+        Event.RATE_EXCEEDED: (CircuitState.DISABLED, Reason.FAILURE_RATE),
+        Event.RUN_OF_FAILURES: (CircuitState.DISABLED, Reason.CONSECUTIVE_FAILURES),
+        Event.SILENT_TOO_LONG: (CircuitState.FROZEN, Reason.SILENCE),
+        Event.RUN_AT_LIMIT: (CircuitState.FROZEN, Reason.CONSECUTIVE_LIMIT),
+        Event.OPERATOR_FREEZES: (CircuitState.FROZEN, Reason.OPERATOR),
+    },
+    CircuitState.DISABLED: {
+        Event.SILENT_TOO_LONG: (CircuitState.FROZEN, Reason.SILENCE),
+        Event.RUN_AT_LIMIT: (CircuitState.FROZEN, Reason.CONSECUTIVE_LIMIT),
+        Event.PROBE_SUCCEEDED: (CircuitState.ENABLED, None),
+        Event.OPERATOR_FREEZES: (CircuitState.FROZEN, Reason.OPERATOR),
+        Event.OPERATOR_UNFREEZES: (CircuitState.ENABLED, None),
+    },
+    CircuitState.FROZEN: {
+        Event.OPERATOR_UNFREEZES: (CircuitState.ENABLED, None),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitRules:
+    """The numbers; 0 turns a rule off. Times in milliseconds."""
+
+    window: int = 3_600_000
+    min_attempts: int = 100
+    failure_rate: float = 0.70
+    disable_after: int = 2_000
+    freeze_after: int = 2_000
+    freeze_silence: int = 72 * 3_600_000
+    freeze_at: int = 50_000
+    probe_every: int = 600_000
+    forget_after: int = 7 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A transition that just happened."""
+
+    before: CircuitState
+    after: CircuitState
+    event: Event
+    reason: Reason | None
+    at: int
+
+
+class Window:
+    """Attempts and failures of the last `BUCKETS` buckets, aligned to the clock, with running sums."""
+
+    __slots__ = ("attempts", "buckets", "failures")
+
+    def __init__(self, buckets: list[list[int]] | None = None) -> None:
+        self.buckets = deque(buckets or [])
+        self.attempts = sum(bucket[1] for bucket in self.buckets)
+        self.failures = sum(bucket[2] for bucket in self.buckets)
+
+    def add(self, now: int, width: int, failed: bool) -> None:
+        self.trim(now, width)
+        current = now // width
+        if not self.buckets or self.buckets[-1][0] < current:
+            self.buckets.append([current, 0, 0])
+        bucket = self.buckets[-1]
+        bucket[1] += 1
+        self.attempts += 1
+        if failed:
+            bucket[2] += 1
+            self.failures += 1
+
+    def trim(self, now: int, width: int) -> None:
+        oldest = now // width - (BUCKETS - 1)
+        while self.buckets and self.buckets[0][0] < oldest:
+            _, attempts, failures = self.buckets.popleft()
+            self.attempts -= attempts
+            self.failures -= failures
+
+    def clear(self) -> None:
+        self.buckets.clear()
+        self.attempts = self.failures = 0
+
+
+@dataclass(slots=True)
+class Circuit:
+    """State and counters. `spell` numbers the changes of state within a run: an attempt remembers the one it began in."""
+
+    state: CircuitState = CircuitState.ENABLED
+    since: int = 0
+    reason: Reason | None = None
+    consecutive_failures: int = 0
+    window: Window = field(default_factory=Window)
+    first_attempt_at: int | None = None
+    last_attempt_at: int | None = None
+    last_success_at: int | None = None
+    silent_since: int | None = None
+    enabled_at: int = 0
+    next_probe_at: int | None = None
+    probed: bytes | None = None
+    spell: int = 0
+
+    def begin(self, rules: CircuitRules, now: int, *, probe: bool) -> int:
+        """An attempt starts; returns the spell that its outcome has to name."""
+        if self.first_attempt_at is None:
+            self.first_attempt_at = now
+        if self.silent_since is None:
+            self.silent_since = now
+        self.last_attempt_at = now
+        if probe:
+            self.next_probe_at = now + rules.probe_every
+        return self.spell
+
+    def succeeded(self, rules: CircuitRules, now: int, *, spell: int, probe: bool) -> Change | None:
+        self.consecutive_failures = 0
+        self.last_success_at = self.silent_since = now
+        self.window.add(now, _width(rules), failed=False)
+        if probe and spell == self.spell and self.state is CircuitState.DISABLED:
+            return self._apply(Event.PROBE_SUCCEEDED, rules, now)
+        return None
+
+    def failed(self, rules: CircuitRules, now: int, *, spell: int) -> Change | None:
+        """Count a failure of the host's; this side's failures never get here."""
+        self.consecutive_failures += 1
+        self.window.add(now, _width(rules), failed=True)
+        if spell != self.spell:
+            return None
+        event = self._rule_broken(rules, now)
+        return self._apply(event, rules, now) if event else None
+
+    def freeze(self, rules: CircuitRules, now: int) -> Change | None:
+        if self.state is CircuitState.FROZEN:
+            return None
+        return self._apply(Event.OPERATOR_FREEZES, rules, now)
+
+    def unfreeze(self, rules: CircuitRules, now: int) -> Change | None:
+        if self.state is CircuitState.ENABLED:
+            return None
+        self.consecutive_failures = 0
+        self.silent_since = now
+        return self._apply(Event.OPERATOR_UNFREEZES, rules, now)
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether a lost success would be missed: a kill may cost only successes of hosts that had not failed."""
+        return bool(self.consecutive_failures or self.window.failures)
+
+    def _rule_broken(self, rules: CircuitRules, now: int) -> Event | None:
+        """The strictest rule that this failure breaks and that the present state knows."""
+        run = self.consecutive_failures
+        known = TRANSITIONS[self.state]
+        silence = now - (now if self.silent_since is None else self.silent_since)
+        if rules.freeze_at and run >= rules.freeze_at and Event.RUN_AT_LIMIT in known:
+            return Event.RUN_AT_LIMIT
+        silent = rules.freeze_silence and silence > rules.freeze_silence
+        if rules.freeze_after and run > rules.freeze_after and silent and Event.SILENT_TOO_LONG in known:
+            return Event.SILENT_TOO_LONG
+        if self._rate_exceeded(rules) and Event.RATE_EXCEEDED in known:
+            return Event.RATE_EXCEEDED
+        if rules.disable_after and run >= rules.disable_after and Event.RUN_OF_FAILURES in known:
+            return Event.RUN_OF_FAILURES
+        return None
+
+    def _rate_exceeded(self, rules: CircuitRules) -> bool:
+        if not rules.failure_rate or not rules.min_attempts:
+            return False
+        attempts, failures = self.window.attempts, self.window.failures
+        # A quotient, not a product: 77/110 rounds to the same double as 0.70, 0.70*110 to less than 77.
+        return attempts > rules.min_attempts and failures / attempts > rules.failure_rate
+
+    def _apply(self, event: Event, rules: CircuitRules, now: int) -> Change:
+        before = self.state
+        self.state, self.reason = TRANSITIONS[before][event]
+        self.since = now
+        self.spell += 1
+        self.probed = None
+        self.next_probe_at = now + rules.probe_every if self.state is CircuitState.DISABLED else None
+        if self.state is CircuitState.ENABLED:
+            self.enabled_at = now
+            self.window.clear()
+        return Change(before, self.state, event, self.reason, now)
+
+
+def _width(rules: CircuitRules) -> int:
+    return max(1, rules.window // BUCKETS)

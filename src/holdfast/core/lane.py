@@ -1,0 +1,154 @@
+"""A lane is one circuit's queue as it stands in memory; a host carries the limits that its lanes share.
+
+With `circuit.scope = "host"` each host has one lane; with URLs as circuits a host has several, and limits, slow start, rate
+and Retry-After holds still go by host:port. Only the head of a queue is in memory, the rest is on disk: `more_fresh` and
+`next_due` say that there is a rest.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
+from holdfast.core.message import Entry, Kind, MessageId
+from holdfast.core.schedule import RetryRules, expires_at
+
+LOW_WATER = 8
+"""Entries left in memory below which the next batch is read."""
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """The limits of one host:port: in flight, slow start, rate, and the peace that a Retry-After asked for."""
+
+    name: str
+    per_host: int
+    limit: int
+    interval: float = 0.0
+    streak: int = 0
+    in_flight: int = 0
+    retries_in_flight: int = 0
+    hold_until: int = 0
+    next_slot: float = 0.0
+    parked_until: float = 0.0
+    last_kind: Kind = Kind.RETRY
+    lanes: int = 0
+    ready: dict[Kind, dict["Lane", None]] = field(
+        default_factory=lambda: {Kind.FIRST: {}, Kind.RETRY: {}, Kind.PROBE: {}}
+    )
+
+    def slow_start(self) -> None:
+        self.limit = 1
+        self.streak = 0
+
+    def succeeded(self) -> None:
+        """During slow start the limit doubles after as many successes as the limit."""
+        if self.limit >= self.per_host:
+            return
+        self.streak += 1
+        if self.streak >= self.limit:
+            self.limit = min(self.limit * 2, self.per_host)
+            self.streak = 0
+
+    def failed(self) -> None:
+        """Only slow start falls back: at full limit it is the circuit that judges a host."""
+        if self.limit < self.per_host:
+            self.slow_start()
+
+    def has_room(self, kind: Kind) -> bool:
+        """Retries hold at most half of `per_host`, so that fresh messages always find a place."""
+        if self.in_flight >= self.limit:
+            return False
+        return kind is not Kind.RETRY or self.retries_in_flight < max(1, self.per_host // 2)
+
+    def quiet_until(self) -> float:
+        return max(self.hold_until, self.next_slot)
+
+    def started(self, kind: Kind, now: int) -> None:
+        self.in_flight += 1
+        self.retries_in_flight += kind is Kind.RETRY
+        self.next_slot = max(float(now), self.next_slot) + self.interval if self.interval else 0.0
+        if kind is not Kind.PROBE:
+            self.last_kind = kind
+
+    def ended(self, kind: Kind) -> None:
+        self.in_flight -= 1
+        self.retries_in_flight -= kind is Kind.RETRY
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The head of one circuit's queue. `known` are the ids in memory, in flight, or with an outcome not yet on disk."""
+
+    key: str
+    host: Host
+    circuit: Circuit = field(default_factory=Circuit)
+    hydrated: bool = False
+    dirty: bool = False
+    fresh: deque[Entry] = field(default_factory=deque)
+    due: deque[Entry] = field(default_factory=deque)
+    probe: Entry | None = None
+    probing: bool = False
+    probed_at: int = 0
+    more_fresh: bool = False
+    next_due: int | None = None
+    oldest: int | None = None
+    probe_from: int | None = None
+    known: set[MessageId] = field(default_factory=set)
+    bytes_held: int = 0
+
+    @property
+    def enabled(self) -> bool:
+        return self.circuit.state is CircuitState.ENABLED
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
+        return not (self.known or self.fresh or self.due or self.probe)
+
+    def wants_entries(self, now: int) -> bool:
+        if not self.hydrated:
+            return True
+        if not self.enabled:
+            return False
+        if self.more_fresh and len(self.fresh) < LOW_WATER:
+            return True
+        return self.next_due is not None and self.next_due <= now and len(self.due) < LOW_WATER
+
+    def wants_probe(self, now: int) -> bool:
+        circuit = self.circuit
+        if not self.hydrated or circuit.state is not CircuitState.DISABLED or self.probing or self.probe:
+            return False
+        if self.probe_from is None:
+            return False
+        return max(circuit.next_probe_at or 0, self.probe_from) <= now
+
+    def expiry_at(self, rules: RetryRules) -> int | None:
+        """When its oldest message is dead, if its circuit stays as it is."""
+        if self.oldest is None or not self.hydrated or self.enabled:
+            return None
+        return expires_at(rules, self.oldest, self.circuit.enabled_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The first of each of a lane's indexes on disk; None where the index holds nothing of it.
+
+    `probe_from` is when the first of its messages may be a probe: 0 if one may at any time.
+    """
+
+    waiting: int | None = None
+    due: int | None = None
+    oldest: int | None = None
+    probe_from: int | None = None
+
+
+def wake_at(circuit: Circuit, heads: Heads, rules: CircuitRules, retry: RetryRules) -> int:
+    """When a lane that is not in memory needs attention next. Every stored lane has such a moment."""
+    if heads.oldest is None:
+        return max(circuit.last_attempt_at or 0, circuit.since) + rules.forget_after
+    if circuit.state is CircuitState.ENABLED:
+        return min(moment for moment in (heads.waiting, heads.due) if moment is not None)
+    expiry = expires_at(retry, heads.oldest, circuit.enabled_at)
+    if circuit.state is CircuitState.FROZEN or heads.probe_from is None:
+        return expiry
+    return min(expiry, max(circuit.next_probe_at or 0, heads.probe_from))

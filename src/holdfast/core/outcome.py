@@ -1,0 +1,91 @@
+"""What the end of an attempt means: delivered or failed, whose failure it is, and until when the receiver asks for peace.
+
+The status line and complete headers decide; the body can't change it.
+"""
+
+import errno
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+from holdfast.core.message import ErrorKind, Fault
+
+ANSWER_KEPT = 1024
+
+HERE_ERRORS = frozenset({ErrorKind.EGRESS_DENIED, ErrorKind.SECRET, ErrorKind.INTERRUPTED})
+"""Error kinds that are this side's whatever the details. A proxy, the resolver and errno decide for the rest."""
+
+HERE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENETUNREACH})
+"""No descriptors, buffers, memory or route here: no fault of the receiver's."""
+
+HOST_HOLDING = frozenset({429, 503})
+"""Answers whose Retry-After holds the whole host, not only this message."""
+
+_SECONDS = re.compile(r"\d{1,10}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One attempt's end. `fault` is None exactly when it was delivered."""
+
+    status: int | None = None
+    error: ErrorKind | None = None
+    detail: str | None = None
+    fault: Fault | None = None
+    retry_after: int | None = None
+    address: str | None = None
+    answer: bytes | None = None
+
+    @property
+    def delivered(self) -> bool:
+        return self.fault is None
+
+    @property
+    def holds_host(self) -> bool:
+        return self.retry_after is not None and self.status in HOST_HOLDING
+
+
+def of_answer(
+    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, address: str | None, now: int
+) -> Outcome:
+    if 200 <= status <= 299:
+        return Outcome(status=status, address=address)
+    return Outcome(
+        status=status,
+        detail=f"the receiver answered {status}",
+        fault=Fault.HOST,
+        retry_after=_retry_after(headers, now),
+        address=address,
+        answer=body[:ANSWER_KEPT],
+    )
+
+
+def of_error(
+    kind: ErrorKind, detail: str, *, address: str | None = None, number: int | None = None, here: bool = False
+) -> Outcome:
+    """`number` is the errno behind it, `here` what the boundary already knows to be this side's."""
+    is_here = here or kind in HERE_ERRORS or number in HERE_ERRNOS
+    return Outcome(error=kind, detail=detail, fault=Fault.HERE if is_here else Fault.HOST, address=address)
+
+
+def _retry_after(headers: Iterable[tuple[bytes, bytes]], now: int) -> int | None:
+    for name, value in headers:
+        if name == b"retry-after":
+            return parse_retry_after(value.decode("latin-1"), now)
+    return None
+
+
+def parse_retry_after(value: str, now: int) -> int | None:
+    """The moment asked for, by seconds or by date; None when it can't be read or lies in the past."""
+    value = value.strip()
+    if _SECONDS.match(value):
+        moment = now + int(value) * 1000
+    else:
+        try:
+            date = parsedate_to_datetime(value)
+            moment = int(date.replace(tzinfo=date.tzinfo or UTC).timestamp() * 1000)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    return moment if moment > now else None

@@ -1,0 +1,58 @@
+"""When a failed message is tried again, and when it is dead.
+
+    wait before retry n = 2^(n-1) * base, counted from the end of the attempt before it
+
+so with instant answers the n-th retry is due (2^n - 1) * base after the first failure, and a late attempt never makes the
+following ones bunch up. Jitter and Retry-After can only add.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.core.message import DeadReason
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    base: int = 84_800
+    max_retries: int = 11
+    expire_after: int = ((1 << 11) - 1) * 84_800
+    jitter: float = 0.0
+    retry_after_limit: int = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAt:
+    """The next retry: its number, when it is due, and whether Retry-After pushed it there."""
+
+    retry: int
+    due: int
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    reason: DeadReason
+
+
+def wait_before(rules: RetryRules, retry: int) -> int:
+    return rules.base << (retry - 1)
+
+
+def after_failure(
+    rules: RetryRules, retry: int, ended_at: int, retry_after: int | None, chance: float
+) -> RetryAt | Dead:
+    """What follows the failure of an attempt with this retry number (0: the first attempt of a life).
+
+    `retry_after` is the moment that the receiver asked for, `chance` a number from 0 up to 1 for the jitter.
+    """
+    if retry >= rules.max_retries:
+        return Dead(DeadReason.EXHAUSTED)
+    wait = wait_before(rules, retry + 1)
+    scheduled = ended_at + wait + int(wait * rules.jitter * chance)
+    pushed = min(retry_after or 0, scheduled + rules.retry_after_limit)
+    return RetryAt(retry + 1, max(scheduled, pushed), held=pushed > scheduled)
+
+
+def expires_at(rules: RetryRules, born: int, enabled_at: int) -> int:
+    """When a message of a circuit that is not enabled is dead; in an enabled one only the last retry ends it."""
+    return max(born, enabled_at) + rules.expire_after

@@ -1,0 +1,11 @@
+"""Durable state: one writer, one transaction for what belongs together, an answer only after the fsync.
+
+port.py     what the rest of holdfast may ask for, in the words of core
+records.py  how things look on disk, byte by byte
+tables.py   which tables there are, and what a transaction on them can do
+writes.py   what each operation does to the tables
+reads.py    what is asked of the tables
+lmdb.py     the tables in LMDB; the only place that knows it
+memory.py   the tables in memory, for tests in virtual time
+ledger.py   the one writer: collects operations, commits a group, tells the waiters
+"""

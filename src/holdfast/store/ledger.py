@@ -1,0 +1,283 @@
+"""The one writer: collects operations, commits them as a group, then tells whoever waits. It is the Store of one process.
+
+While one group is on its way to the disk the next one forms, so a commit is shared by all who came meanwhile. The writer
+is one own thread, in lockstep with the loop: the loop hands over a group and stands still while the thread does its puts
+(a fraction of a millisecond), then the thread lets go and the fsync overlaps with the loop. Running freely beside each other
+the two fight for the interpreter and the same group takes four times as long.
+
+A commit that fails for another reason than room is final: every waiter hears of it, `failed` is set, and nothing is written
+any more, since a disk that failed an fsync can't be trusted.
+"""
+
+import threading
+from collections.abc import Callable, Container, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import outcome
+import trio
+
+from holdfast.clock import Clock
+from holdfast.core.circuit import CircuitState
+from holdfast.core.errors import CommitFailed, StoreError, StoreFull
+from holdfast.core.message import Message, MessageId, State, next_id
+from holdfast.store import reads
+from holdfast.store import stories as story_reads
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    Agenda,
+    Ask,
+    CircuitView,
+    Finished,
+    Operation,
+    Shelve,
+    StoreStatistics,
+    Story,
+    View,
+)
+from holdfast.store.records import lane_key, unstamp
+from holdfast.store.tables import META_LATEST, Engine, Table, Transaction
+from holdfast.store.work import Group, StoreRules
+from holdfast.store.writes import Writer, prepare
+
+GROUP_LIMIT = 512
+START_BATCH = 1_000
+READERS = 4
+
+Result = TypeVar("Result")
+
+
+class Ledger:
+    """A store on one engine. `run` is its writer; `open` has to come before it."""
+
+    def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._clock = clock
+        self._random_bits = random_bits
+        self._writer = Writer(rules, engine.room)
+        self._pending: list[Operation] = []
+        self._under_way = 0
+        self._wake = trio.Event()
+        self._last_id = bytes(16)
+        self._readers = trio.CapacityLimiter(READERS)
+        self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
+        self.on_commit: Callable[[int, int], None] = lambda size, duration: None
+        self.failed: CommitFailed | None = None
+
+    async def open(self) -> None:
+        """Go on from what is on disk: ids grow from the last one, active messages go back to their lanes' queues."""
+        with self._engine.read() as transaction:
+            self._last_id = _last_id(transaction)
+        while True:
+            with self._engine.read() as transaction:
+                messages = reads.active(transaction, START_BATCH)
+            if not messages:
+                return
+            self._commit(self._prepare([Shelve(messages)]), threading.Semaphore(0))
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def mint(self, now: int) -> MessageId:
+        self._last_id = next_id(self._last_id, now, self._random_bits(80))
+        return self._last_id
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending) + self._under_way
+
+    def submit(self, operation: Operation) -> None:
+        self._pending.append(operation)
+        self._wake.set()
+
+    async def perform(self, operation: Operation) -> Any:
+        if self.failed is not None:
+            raise self.failed
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+
+        def wake(result: Any) -> None:
+            if task is not None:
+                trio.lowlevel.reschedule(
+                    task, outcome.Error(result) if isinstance(result, StoreError) else outcome.Value(result)
+                )
+
+        def abandon(_: Any) -> trio.lowlevel.Abort:
+            nonlocal task
+            task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        operation.done = wake
+        self.submit(operation)
+        return await trio.lowlevel.wait_task_rescheduled(abandon)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Commit group after group until cancelled; what was submitted by then is still committed."""
+        commit = self._commit_inline if not self._engine.threaded else _Thread(self._commit).commit
+        task_status.started()
+        try:
+            while True:
+                await self._wake.wait()
+                await self._commit_pending(commit)
+        finally:
+            with trio.CancelScope(shield=True):
+                while self._pending and self.failed is None:
+                    await self._commit_pending(commit)
+            if self.failed is None:
+                self._flush()
+
+    async def _commit_pending(self, commit: "Commit") -> None:
+        operations, self._pending = self._pending[:GROUP_LIMIT], self._pending[GROUP_LIMIT:]
+        if not self._pending:
+            self._wake = trio.Event()
+        if not operations:
+            return
+        self._under_way = len(operations)
+        group = self._prepare(operations)
+        began = trio.current_time()
+        try:
+            with trio.CancelScope(shield=True):
+                results = await commit(group)
+        except CommitFailed as error:
+            self._give_up(error, operations)
+            raise
+        finally:
+            self._under_way = 0
+        self.on_commit(len(operations), int((trio.current_time() - began) * 1_000_000))
+        self._tell(operations, results)
+
+    def _prepare(self, operations: Sequence[Operation]) -> Group:
+        return prepare(operations, self._rules, self._clock.now(), self._last_id)
+
+    def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(operation, Accept) and isinstance(result, Accepted):
+                self.on_accepted(operation.message, result.active)
+            if operation.done is not None:
+                operation.done(result)
+
+    def _give_up(self, error: CommitFailed, operations: Sequence[Operation]) -> None:
+        self.failed = error
+        doomed, self._pending = [*operations, *self._pending], []
+        for operation in doomed:
+            if operation.done is not None:
+                operation.done(error)
+
+    def _commit(self, group: Group, puts_done: threading.Semaphore) -> list[Any]:
+        """One group in one transaction, on the calling thread. Without room, everything but the new messages."""
+        try:
+            try:
+                self._engine.extend(group.size)
+                return self._transact(group, None, puts_done)
+            except StoreFull as full:
+                return self._transact(group, full, puts_done)
+        finally:
+            puts_done.release()
+
+    def _transact(self, group: Group, refuse: StoreFull | None, puts_done: threading.Semaphore) -> list[Any]:
+        writing = self._engine.write()
+        with writing as transaction:
+            results = self._writer.apply(transaction, group, refuse=refuse)
+            puts_done.release()
+            writing.commit()
+        self._writer.committed()
+        return results
+
+    async def _commit_inline(self, group: Group) -> list[Any]:
+        results = self._commit(group, threading.Semaphore(0))
+        await trio.lowlevel.checkpoint()
+        return results
+
+    def _flush(self) -> None:
+        writing = self._engine.write()
+        with writing as transaction:
+            self._writer.room.flush(transaction)
+            writing.commit()
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def _read(self, ask: Callable[[Transaction], Result]) -> Result:
+        def read() -> Result:
+            with self._engine.read() as transaction:
+                return ask(transaction)
+
+        if not self._engine.threaded:
+            await trio.lowlevel.checkpoint()
+            return read()
+        return await trio.to_thread.run_sync(read, limiter=self._readers)
+
+    async def survey(self, asks: Sequence[Ask]) -> list[View]:
+        return await self._read(lambda transaction: [reads.survey(transaction, ask) for ask in asks])
+
+    async def agenda(self, now: int, limit: int, skip: Container[str]) -> Agenda:
+        return await self._read(lambda transaction: reads.agenda(transaction, now, limit, skip))
+
+    async def oldest_finished(self) -> Finished:
+        lifetime = self._rules.idempotency
+        return await self._read(lambda transaction: reads.oldest_finished(transaction, lifetime))
+
+    async def story(self, id: MessageId) -> Story | None:
+        return await self._read(lambda transaction: story_reads.story(transaction, id))
+
+    async def stories(
+        self, state: State | None, lane: str | None, after: MessageId | None, limit: int
+    ) -> tuple[list[Story], MessageId | None]:
+        return await self._read(lambda transaction: story_reads.stories(transaction, state, lane, after, limit))
+
+    async def circuit(self, key: str) -> CircuitView | None:
+        return await self._read(lambda transaction: reads.circuit(transaction, lane_key(key)))
+
+    async def circuits(
+        self, state: CircuitState | None, after: str | None, limit: int
+    ) -> tuple[list[CircuitView], str | None]:
+        return await self._read(lambda transaction: reads.circuits(transaction, state, after, limit))
+
+    async def statistics(self) -> StoreStatistics:
+        full = self._writer.room.full
+        return await self._read(
+            lambda transaction: reads.statistics(transaction, self._engine.path, self._engine.room(), full)
+        )
+
+
+Commit = Callable[[Group], Any]
+
+
+class _Thread:
+    """The writer's own thread. LMDB wants a transaction to live and end on the thread that began it."""
+
+    def __init__(self, work: Callable[[Group, threading.Semaphore], list[Any]]) -> None:
+        self._work = work
+        self._groups: SimpleQueue[tuple[Group, threading.Semaphore, Callable[[Any], None]]] = SimpleQueue()
+        threading.Thread(target=self._loop, name="ledger", daemon=True).start()
+
+    async def commit(self, group: Group) -> list[Any]:
+        task = trio.lowlevel.current_task()
+        token = trio.lowlevel.current_trio_token()
+        puts_done = threading.Semaphore(0)
+
+        def finish(result: Any) -> None:
+            token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+        self._groups.put((group, puts_done, finish))
+        puts_done.acquire()
+        # The commit can't be called back: the wait for it has to be outlived by its end.
+        result: list[Any] = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        return result
+
+    def _loop(self) -> None:
+        while True:
+            group, puts_done, finish = self._groups.get()
+            finish(outcome.capture(self._work, group, puts_done))
+
+
+def last_time(engine: Engine) -> int:
+    """The latest moment that the store has seen: a wall clock behind it is not believed."""
+    with engine.read() as transaction:
+        value = transaction.get(Table.META, META_LATEST)
+    return 0 if value is None else unstamp(value)[0]
+
+
+def _last_id(transaction: Transaction) -> MessageId:
+    value = transaction.get(Table.META, META_LATEST)
+    stored = bytes(16) if value is None else unstamp(value)[1]
+    return max(stored, transaction.last(Table.MESSAGES) or b"", transaction.last(Table.DELIVERED) or b"")

@@ -1,0 +1,265 @@
+"""The tables in LMDB: the only module that knows it. Everything about files, locks and sizes of the store is here.
+
+Hazards, each found by experiment: a write transaction has to begin, write and commit in one thread; a read transaction that
+is held makes the file grow without bound, so reads last milliseconds; a full disk shows only as "Input/output error" at
+a commit, so the file is extended ahead of use and "no space" shows here instead; a full map can't even delete, so the map
+has a reserve above `store.max_size`.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from holdfast.core.errors import CommitFailed, StoreFull, StoreInUse, StoreUnusable
+from holdfast.store.tables import DUPLICATES, META_SCHEMA, SCHEMA, Room, Table, Transaction
+
+RESERVE = 64 << 20
+"""Map above `store.max_size`: deletes and outcomes copy pages before they free any."""
+EXTEND_STEP = 1 << 20
+DUPLICATE_COST = 48
+"""Bytes that one value of a table with duplicates takes: LMDB's statistics leave out their pages."""
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"})
+
+
+class LmdbEngine:
+    """An open store. `close` gives the folder back to others."""
+
+    threaded = True
+
+    def __init__(self, folder: Path, max_size: int) -> None:
+        self.path = str(folder)
+        self._max_size = max_size
+        self._lock = _take_folder(folder)
+        try:
+            data = folder / "data.mdb"
+            created = not data.exists()
+            self._environment = _open_environment(folder, max_size + RESERVE)
+            self._file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+            if created:
+                _sync_folder(folder)
+            self._page = self._environment.stat()["psize"]
+            self._extended = 0
+            self._tables = _open_tables(self._environment)
+        except lmdb.Error as error:
+            os.close(self._lock)
+            raise StoreUnusable(f"{folder}: {error}") from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def read(self) -> "Read":
+        return Read(self._environment, self._tables)
+
+    def write(self) -> "Write":
+        return Write(self._environment, self._tables)
+
+    def room(self) -> Room:
+        with self._environment.begin() as transaction:
+            pages = entries = 0
+            for table, database in zip(Table, self._tables, strict=True):
+                stat = transaction.stat(database)
+                pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+                entries += stat["entries"] if table in DUPLICATES else 0
+        return Room(pages * self._page + entries * DUPLICATE_COST, self._max_size)
+
+    def extend(self, bytes_ahead: int) -> None:
+        """Give the file room for a commit of this size beyond its last page, so that "no space" shows before it."""
+        last_page: int = self._environment.info()["last_pgno"]
+        wanted = (last_page + 1) * self._page + 4 * bytes_ahead + EXTEND_STEP
+        if wanted <= self._extended:
+            return
+        target = min(wanted + wanted // 8 + EXTEND_STEP, self._max_size + RESERVE)
+        try:
+            os.posix_fallocate(self._file, 0, target)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StoreFull("no space is left on the store's volume; deliveries go on and make room") from error
+            raise CommitFailed(f"extending the store: {error}") from error
+        self._extended = target
+
+    def close(self) -> None:
+        self._environment.close()
+        os.close(self._file)
+        os.close(self._lock)
+
+
+class LmdbTransaction:
+    """One transaction, in the shape of tables.Transaction."""
+
+    __slots__ = ("_tables", "_transaction")
+
+    def __init__(self, transaction: Any, tables: list[Any]) -> None:
+        self._transaction = transaction
+        self._tables = tables
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        value: bytes | None = self._transaction.get(key, db=self._tables[table])
+        return value
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self._transaction.put(key, value, db=self._tables[table])
+
+    def delete(self, table: Table, key: bytes) -> bool:
+        return bool(self._transaction.delete(key, db=self._tables[table]))
+
+    def add(self, table: Table, key: bytes, value: bytes) -> None:
+        self._transaction.put(key, value, db=self._tables[table])
+
+    def remove(self, table: Table, key: bytes, value: bytes) -> bool:
+        return bool(self._transaction.delete(key, value, db=self._tables[table]))
+
+    def values(self, table: Table, key: bytes, start: bytes = b"") -> Iterator[bytes]:
+        with self._transaction.cursor(self._tables[table]) as cursor:
+            if cursor.set_range_dup(key, start) if start else cursor.set_key(key):
+                yield from cursor.iternext_dup()
+
+    def count(self, table: Table, key: bytes) -> int:
+        with self._transaction.cursor(self._tables[table]) as cursor:
+            return int(cursor.count()) if cursor.set_key(key) else 0
+
+    def scan(self, table: Table, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        with self._transaction.cursor(self._tables[table]) as cursor:
+            if cursor.set_range(start) if start else cursor.first():
+                yield from cursor.iternext()
+
+    def last(self, table: Table) -> bytes | None:
+        with self._transaction.cursor(self._tables[table]) as cursor:
+            return bytes(cursor.key()) if cursor.last() else None
+
+    def entries(self, table: Table) -> int:
+        return int(self._transaction.stat(self._tables[table])["entries"])
+
+
+class Read:
+    def __init__(self, environment: Any, tables: list[Any]) -> None:
+        self._environment = environment
+        self._tables = tables
+
+    def __enter__(self) -> Transaction:
+        self._transaction = self._environment.begin()
+        return LmdbTransaction(self._transaction, self._tables)
+
+    def __exit__(self, *error: object) -> None:
+        self._transaction.abort()
+
+
+class Write:
+    """A write transaction with LMDB's errors told apart: no room is StoreFull, anything else means the disk failed."""
+
+    def __init__(self, environment: Any, tables: list[Any]) -> None:
+        self._environment = environment
+        self._tables = tables
+        self._transaction: Any = None
+
+    def __enter__(self) -> Transaction:
+        self._transaction = self._environment.begin(write=True)
+        return LmdbTransaction(self._transaction, self._tables)
+
+    def commit(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        try:
+            transaction.commit()
+        except lmdb.MapFullError as error:
+            raise StoreFull("the store's map is full") from error
+        except lmdb.Error as error:
+            raise CommitFailed(str(error)) from error
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._transaction is not None:
+            self._transaction.abort()
+        if isinstance(error, lmdb.MapFullError):
+            raise StoreFull("the store's map is full") from error
+        if isinstance(error, lmdb.Error):
+            raise CommitFailed(str(error)) from error
+
+
+def _take_folder(folder: Path) -> int:
+    """Create the folder for us alone and hold its lock: a second process must not even open the files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _refuse_network(folder)
+        lock = os.open(folder / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise StoreInUse(f"{folder} is in use by process {owner}") from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _refuse_network(folder: Path) -> None:
+    """fsync and locks over a network do not keep what LMDB needs of them."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text()
+    except OSError:
+        return
+    resolved = str(folder.resolve())
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        _, point, file_system, *_ = line.split(" ")
+        point = point.encode().decode("unicode_escape")
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, file_system
+    if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.sshfs"):
+        raise StoreUnusable(f"{folder} is on a network file system ({kind}); use a local volume")
+
+
+def _open_environment(folder: Path, map_size: int) -> Any:
+    # lib_version=0 pins the engine: py-lmdb 3 carries two whose files do not fit each other.
+    previous = os.umask(0o077)
+    try:
+        return lmdb.open(
+            str(folder),
+            map_size=map_size,
+            max_dbs=len(Table),
+            max_readers=126,
+            sync=True,
+            metasync=True,
+            writemap=False,
+            lib_version=0,
+        )
+    finally:
+        os.umask(previous)
+
+
+def _open_tables(environment: Any) -> list[Any]:
+    environment.reader_check()
+    with environment.begin(write=True) as transaction:
+        tables = [
+            environment.open_db(
+                table.name.lower().encode(),
+                txn=transaction,
+                dupsort=table in DUPLICATES,
+                dupfixed=table in DUPLICATES and table is not Table.UNWELL,
+            )
+            for table in Table
+        ]
+        stored = transaction.get(META_SCHEMA, db=tables[Table.META])
+        if stored is None:
+            transaction.put(META_SCHEMA, SCHEMA.to_bytes(4, "big"), db=tables[Table.META])
+        elif int.from_bytes(stored, "big") > SCHEMA:
+            version = int.from_bytes(stored, "big")
+            raise StoreUnusable(f"the store has schema {version}; this holdfast knows up to {SCHEMA}")
+        return tables
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file whose directory entry was not synced is not there after a power cut."""
+    for path in (folder, folder.parent):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,247 @@
+"""What the rest of holdfast asks of durable state, in the words of core. No engine is named here.
+
+Everything that changes is an operation; operations of one group are committed together or not at all. An attempt's outcome,
+the message's new place and its lane's circuit travel in one operation, so they can't come apart.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.lane import Heads, Lane
+from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, State
+from holdfast.core.schedule import Dead, RetryAt
+
+Done = Callable[[Any], None]
+
+
+class IdempotencyKey(NamedTuple):
+    """`digest` names method, target and key; `body` tells another body under the same key."""
+
+    digest: bytes
+    body: bytes
+
+
+class Accepted(NamedTuple):
+    """The message is on disk. `active`: nothing waited before it in its lane, so it is handed over by hand."""
+
+    active: bool
+
+
+class Duplicate(NamedTuple):
+    """The key was used within its time: nothing was stored, the first one's id answers."""
+
+    id: MessageId
+
+
+class Conflict(NamedTuple):
+    """The key was used within its time, for another body."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One change. `done` is called on the loop with the result once the group is on disk, in the order of submission."""
+
+    done: Done | None = field(default=None, kw_only=True)
+
+
+@dataclass(slots=True)
+class Accept(Operation):
+    """A new message. Result: Accepted, Duplicate, Conflict, or a StoreFull to be raised."""
+
+    message: Message
+    key: IdempotencyKey | None = None
+
+
+@dataclass(slots=True)
+class Deliver(Operation):
+    """A 2xx: the message leaves, a small record stays. `lane` is saved too when a lost success would be missed."""
+
+    entry: Entry
+    attempt: Attempt
+    lane: Lane | None
+
+
+@dataclass(slots=True)
+class Fail(Operation):
+    """A failed attempt. `step` None leaves the place as it is: a probe, or an attempt interrupted by shutdown."""
+
+    entry: Entry
+    attempt: Attempt
+    step: RetryAt | Dead | None
+    lane: Lane
+
+
+@dataclass(slots=True)
+class SaveLane(Operation):
+    """A lane's circuit changed without an attempt, or its counters are due to be kept."""
+
+    lane: Lane
+
+
+@dataclass(slots=True)
+class Shelve(Operation):
+    """Active messages that can't start now go to their lane's queue. Result: how many."""
+
+    messages: Sequence[Message]
+
+
+@dataclass(slots=True)
+class Expire(Operation):
+    """The oldest of a lane, born before a moment, become dead. Result: their ids, at most `limit`."""
+
+    lane: str
+    born_before: int
+    now: int
+    limit: int
+    skip: Container[MessageId] = ()
+
+
+@dataclass(slots=True)
+class ReplayDead(Operation):
+    """Dead messages of a lane start a new life. Result: how many, at most `limit`; fewer means that none is left."""
+
+    lane: str
+    died_before: int
+    now: int
+    limit: int
+
+
+@dataclass(slots=True)
+class Forget(Operation):
+    """An enabled lane with nothing waiting is removed. Result: whether it was."""
+
+    lane: str
+
+
+@dataclass(slots=True)
+class Purge(Operation):
+    """What is past its retention leaves. Result: how many records, at most about `limit`."""
+
+    delivered_before: int
+    dead_before: int
+    keys_before: int
+    limit: int
+
+
+class LaneRecord(NamedTuple):
+    """A lane as stored. `run` is the start of the run that wrote `limit`: another run begins in slow start."""
+
+    key: str
+    host: str
+    circuit: Circuit
+    limit: int
+    run: int
+    hold_until: int
+
+
+class Ask(NamedTuple):
+    """What to read of a lane: at most so many fresh and due entries, or the next probe."""
+
+    lane: str
+    now: int
+    fresh: int
+    due: int
+    probe: bool
+    probed: bytes | None
+    skip: frozenset[MessageId]
+
+
+class View(NamedTuple):
+    """One lane on disk at one moment. `broken` are entries whose record can't be read, with what is wrong."""
+
+    record: LaneRecord | None
+    fresh: list[Entry]
+    due: list[Entry]
+    probe: Entry | None
+    more_fresh: bool
+    next_due: int | None
+    heads: Heads
+    broken: list[tuple[MessageId, str]]
+
+
+class Agenda(NamedTuple):
+    """Lanes that need attention by now, the longest waiting first, and when the next one does after that."""
+
+    lanes: list[str]
+    next: int | None
+
+
+class Finished(NamedTuple):
+    """When the oldest delivered message, dead letter and idempotency key was written: what a sweep waits for."""
+
+    delivered: int | None
+    dead: int | None
+    key: int | None
+
+
+class Story(NamedTuple):
+    """All that is known of one message. A delivered one has no body and no headers left."""
+
+    message: Message
+    size: int
+    state: State
+    place: Place | None
+    dead_reason: DeadReason | None
+    finished_at: int | None
+    attempts: list[Attempt]
+
+
+class CircuitView(NamedTuple):
+    record: LaneRecord
+    waiting: int
+    dead: int
+
+
+class StoreStatistics(NamedTuple):
+    path: str
+    used_bytes: int
+    max_bytes: int
+    waiting: int
+    dead: int
+    first: int
+    retry: int
+    circuits: dict[CircuitState, int]
+    oldest_waiting_at: int | None
+    next_due_at: int | None
+    earliest_expiry_at: int | None
+    full: bool
+
+
+class Store(Protocol):
+    """Durable state. `submit` may be called from the loop only; what it hands over is committed in that order."""
+
+    on_accepted: Callable[[Message, bool], None]
+    """Told of each message once it is on disk, and whether it is active. A hint: it may get lost without harm."""
+
+    def mint(self, now: int) -> MessageId: ...
+
+    def submit(self, operation: Operation) -> None: ...
+
+    async def perform(self, operation: Operation) -> Any:
+        """Submit, wait for the commit, return the result or raise what became of it."""
+
+    @property
+    def pending(self) -> int:
+        """Operations not yet on disk: whoever produces them holds back above a bound."""
+
+    async def survey(self, asks: Sequence[Ask]) -> list[View]: ...
+
+    async def agenda(self, now: int, limit: int, skip: Container[str]) -> Agenda: ...
+
+    async def oldest_finished(self) -> Finished: ...
+
+    async def story(self, id: MessageId) -> Story | None: ...
+
+    async def stories(
+        self, state: State | None, lane: str | None, after: MessageId | None, limit: int
+    ) -> tuple[list[Story], MessageId | None]: ...
+
+    async def circuit(self, key: str) -> CircuitView | None: ...
+
+    async def circuits(
+        self, state: CircuitState | None, after: str | None, limit: int
+    ) -> tuple[list[CircuitView], str | None]: ...
+
+    async def statistics(self) -> StoreStatistics: ...

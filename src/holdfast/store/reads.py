@@ -1,0 +1,277 @@
+"""What is asked of the tables, each inside one short read transaction. Nothing here costs by how much waits."""
+
+from collections.abc import Container, Iterator
+from dataclasses import replace
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.lane import Heads
+from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, Standing
+from holdfast.store import records
+from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
+from holdfast.store.records import lane_key, stamp, unstamp
+from holdfast.store.tables import (
+    Moment,
+    Room,
+    Table,
+    Transaction,
+    first_key,
+    first_value,
+    moment_key,
+    prefixed,
+)
+
+BATCH_BYTES = 1 << 20
+"""Bodies read ahead of their turn stay below this a lane, whatever their number."""
+
+
+def heads_of(transaction: Transaction, key: bytes, *, probing: bool) -> Heads:
+    """The first of each of a lane's indexes. Only a circuit that is `probing` needs to know what may be a probe."""
+    waiting = _first_moment(transaction, Table.WAITING, key)
+    due = _first_moment(transaction, Table.RETRY, key)
+    aging = _first_moment(transaction, Table.AGING, key)
+    ages = [age for age in (waiting, aging) if age is not None]
+    probe_from = _probe_from(transaction, key, waiting, due) if probing else None
+    return Heads(waiting, due, min(ages, default=None), probe_from)
+
+
+def _first_moment(transaction: Transaction, table: Table, key: bytes) -> int | None:
+    value = first_value(transaction, table, key)
+    return None if value is None else unstamp(value)[0]
+
+
+def _probe_from(transaction: Transaction, key: bytes, waiting: int | None, due: int | None) -> int | None:
+    """When the first message may be a probe: one that is not held may at any time, a held one when it is due."""
+    if waiting is not None:
+        return 0
+    for value in transaction.values(Table.AGING, key):
+        if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
+            return 0
+    return due
+
+
+def place_of(transaction: Transaction, id: MessageId, otherwise: Place) -> Place:
+    value = transaction.get(Table.PLACES, id)
+    return otherwise if value is None else records.decode_place(value)
+
+
+def message_of(transaction: Transaction, id: MessageId) -> tuple[Message, int] | None:
+    """A stored message with its body, and the body's size."""
+    value = transaction.get(Table.MESSAGES, id)
+    if value is None:
+        return None
+    message, size, apart = records.decode_message(id, value)
+    if apart and size:
+        body = b"".join(piece for _, piece in prefixed(transaction, Table.BODIES, id))
+        if len(body) != size:
+            raise CorruptRecord(f"message {id.hex()}: {len(body)} of {size} bytes of its body are there")
+        message = replace(message, body=body)
+    return message, size
+
+
+def survey(transaction: Transaction, ask: Ask) -> View:
+    """One lane: its record, the next entries that it asks for, and the heads of its indexes."""
+    key = lane_key(ask.lane)
+    record = lane_record(transaction, key)
+    broken: list[tuple[MessageId, str]] = []
+    fresh, more = _entries(transaction, Table.WAITING, key, ask, ask.fresh, broken)
+    due, next_due = _entries(transaction, Table.RETRY, key, ask, ask.due, broken)
+    probe = _probe(transaction, key, ask, broken) if ask.probe else None
+    probing = record is not None and record.circuit.state is CircuitState.DISABLED
+    heads = heads_of(transaction, key, probing=probing)
+    return View(record, fresh, due, probe, more is not None, next_due, heads, broken)
+
+
+def _entries(
+    transaction: Transaction,
+    table: Table,
+    key: bytes,
+    ask: Ask,
+    limit: int,
+    broken: list[tuple[MessageId, str]],
+) -> tuple[list[Entry], int | None]:
+    """The next entries of an index, and the moment of the first that was left there."""
+    entries: list[Entry] = []
+    size = 0
+    standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
+    for value in transaction.values(table, key):
+        moment, id = unstamp(value)
+        if id in ask.skip:
+            continue
+        later = table is Table.RETRY and moment > ask.now
+        if later or len(entries) >= limit or size > BATCH_BYTES:
+            return entries, moment
+        entry = _entry(transaction, id, Place(standing, moment), broken)
+        if entry is not None:
+            entries.append(entry)
+            size += len(entry.message.body)
+    return entries, None
+
+
+def _entry(
+    transaction: Transaction, id: MessageId, otherwise: Place, broken: list[tuple[MessageId, str]]
+) -> Entry | None:
+    try:
+        found = message_of(transaction, id)
+        if found is None:
+            raise CorruptRecord(f"message {id.hex()} stands in a queue and has no record")
+        return Entry(found[0], place_of(transaction, id, otherwise))
+    except CorruptRecord as error:
+        broken.append((id, str(error)))
+        return None
+
+
+def _probe(transaction: Transaction, key: bytes, ask: Ask, broken: list[tuple[MessageId, str]]) -> Entry | None:
+    """The oldest that was not probed in this spell, else the oldest of all; never one that is held."""
+    for start in (ask.probed, None) if ask.probed else (None,):
+        candidates = [
+            candidate
+            for table in (Table.WAITING, Table.AGING)
+            if (candidate := _first_probe(transaction, table, key, ask, start)) is not None
+        ]
+        if candidates:
+            value, standing = min(candidates)
+            born, id = unstamp(value)
+            return _entry(transaction, id, Place(standing, born), broken)
+    return None
+
+
+def _first_probe(
+    transaction: Transaction, table: Table, key: bytes, ask: Ask, after: bytes | None
+) -> tuple[bytes, Standing] | None:
+    for value in transaction.values(table, key, after or b""):
+        born, id = unstamp(value)
+        if value == after or id in ask.skip:
+            continue
+        if table is Table.WAITING:
+            return value, Standing.WAITING
+        place = place_of(transaction, id, Place(Standing.RETRY, born))
+        if not place.held or place.due <= ask.now:
+            return value, Standing.RETRY
+    return None
+
+
+def lane_record(transaction: Transaction, key: bytes) -> LaneRecord | None:
+    value = transaction.get(Table.LANES, key)
+    return None if value is None else records.decode_lane(value)
+
+
+def is_unwell(transaction: Transaction, lane: str) -> bool:
+    """Whether a lane's circuit lets nothing through but probes."""
+    record = lane_record(transaction, lane_key(lane))
+    return record is not None and record.circuit.state is not CircuitState.ENABLED
+
+
+def agenda(transaction: Transaction, now: int, limit: int, skip: Container[str]) -> Agenda:
+    lanes: list[str] = []
+    for key, _ in prefixed(transaction, Table.MOMENTS, moment_key(Moment.WAKE)[:1]):
+        moment = int.from_bytes(key[1:9], "big")
+        if moment > now or len(lanes) >= limit:
+            return Agenda(lanes, moment)
+        lane = key[9:].decode()
+        if lane not in skip:
+            lanes.append(lane)
+    return Agenda(lanes, None)
+
+
+def active(transaction: Transaction, limit: int) -> list[Message]:
+    """Messages that could start at once when the last run ended."""
+    found: list[Message] = []
+    for id, _ in transaction.scan(Table.ACTIVE):
+        if len(found) >= limit:
+            break
+        value = transaction.get(Table.MESSAGES, id)
+        if value is not None:
+            found.append(records.decode_message(id, value)[0])
+    return found
+
+
+def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
+    return [
+        records.decode_attempt(int.from_bytes(key[16:], "big"), value)
+        for key, value in prefixed(transaction, Table.ATTEMPTS, id)
+    ]
+
+
+def dead_reason(transaction: Transaction, id: MessageId, place: Place) -> DeadReason | None:
+    value = transaction.get(Table.DEAD, stamp(place.due, id))
+    return None if value is None else records.decode_dead(value)[1]
+
+
+def circuit(transaction: Transaction, key: bytes) -> CircuitView | None:
+    record = lane_record(transaction, key)
+    if record is None:
+        return None
+    waiting = transaction.count(Table.WAITING, key) + transaction.count(Table.RETRY, key)
+    return CircuitView(record, waiting, transaction.count(Table.DEAD_LANE, key))
+
+
+def circuits(
+    transaction: Transaction, state: CircuitState | None, after: str | None, limit: int
+) -> tuple[list[CircuitView], str | None]:
+    """A page of circuits in the order of their keys, and the key to go on after."""
+    found: list[CircuitView] = []
+    start = lane_key(after) + b"\0" if after is not None else b""
+    for key in _lane_keys(transaction, state, start):
+        view = circuit(transaction, key)
+        if view is None or (state is not None and view.record.circuit.state is not state):
+            continue
+        if len(found) >= limit:
+            return found, found[-1].record.key
+        found.append(view)
+    return found, None
+
+
+def _lane_keys(transaction: Transaction, state: CircuitState | None, start: bytes) -> Iterator[bytes]:
+    if state is not None and state is not CircuitState.ENABLED:
+        yield from transaction.values(Table.UNWELL, state.encode(), start)
+    else:
+        for key, _ in transaction.scan(Table.LANES, start):
+            yield key
+
+
+def oldest_finished(transaction: Transaction, idempotency: int) -> Finished:
+    delivered = first_key(transaction, Table.FINISHED)
+    dead = first_key(transaction, Table.DEAD)
+    key = first_key(transaction, Table.KEYS)
+    return Finished(
+        None if delivered is None else unstamp(delivered)[0],
+        None if dead is None else unstamp(dead)[0],
+        None if key is None else int.from_bytes(key[:4], "big") * idempotency,
+    )
+
+
+def statistics(transaction: Transaction, path: str, room: Room, full: bool) -> StoreStatistics:
+    unwell: dict[CircuitState, int] = {
+        state: transaction.count(Table.UNWELL, state.encode())
+        for state in CircuitState
+        if state is not CircuitState.ENABLED
+    }
+    enabled = transaction.entries(Table.LANES) - sum(unwell.values())
+    first = transaction.entries(Table.ACTIVE) + transaction.entries(Table.WAITING)
+    retry = transaction.entries(Table.RETRY)
+    oldest = _first_of(transaction, Moment.OLDEST)
+    active_id = first_key(transaction, Table.ACTIVE)
+    if active_id is not None:
+        since = int.from_bytes(active_id[:6], "big")
+        oldest = since if oldest is None else min(oldest, since)
+    return StoreStatistics(
+        path=path,
+        used_bytes=room.used,
+        max_bytes=room.limit,
+        waiting=first + retry,
+        dead=transaction.entries(Table.DEAD),
+        first=first,
+        retry=retry,
+        circuits={CircuitState.ENABLED: enabled, **unwell},
+        oldest_waiting_at=oldest,
+        next_due_at=_first_of(transaction, Moment.DUE),
+        earliest_expiry_at=_first_of(transaction, Moment.EXPIRY),
+        full=full,
+    )
+
+
+def _first_of(transaction: Transaction, moment: Moment) -> int | None:
+    prefix = moment_key(moment)[:1]
+    key = first_key(transaction, Table.MOMENTS, prefix)
+    return int.from_bytes(key[1:9], "big") if key is not None and key.startswith(prefix) else None

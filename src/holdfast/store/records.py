@@ -1,0 +1,262 @@
+"""How things look on disk: versioned msgpack records, and keys whose byte order is their meaning.
+
+    key or value        bytes
+    ------------        -----
+    message id          6 ms | 10 that make it unique              (big-endian, only ever grows)
+    stamp               8 ms | 16 id                               (order: time, then id)
+    body piece          16 id | 2 piece number
+    attempt             16 id | 2 attempt number
+    agenda              8 ms | lane key
+    idempotency         4 epoch | 16 digest                        (an epoch is one `ingest.idempotency` long)
+    lane                UTF-8 of its name, at most core.message.LANE_NAME_LIMIT bytes
+    place               >BQQHIB standing, born, due, retry, attempts, held
+    record              msgpack array whose first element is the record's version
+
+Tables and what they hold are drawn in tables.py.
+"""
+
+import struct
+from typing import Any
+
+import msgpack
+
+from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import (
+    Attempt,
+    DeadReason,
+    ErrorKind,
+    Fault,
+    Kind,
+    Message,
+    MessageId,
+    Place,
+    Standing,
+)
+from holdfast.store.port import LaneRecord
+
+VERSION = 1
+INLINE_LIMIT = 1_990
+"""A record with its body below this stays off LMDB's overflow pages."""
+PIECE = 4_080
+"""Bodies apart are cut so that each piece fills one page: whole 64 KiB values fragment the file."""
+
+_PLACE = struct.Struct(">BQQHIB")
+_STANDINGS = list(Standing)
+_REASONS = list(DeadReason)
+
+_packer = msgpack.Packer(use_bin_type=True, autoreset=True)
+
+
+def pack(fields: list[Any]) -> bytes:
+    packed: bytes = _packer.pack(fields)
+    return packed
+
+
+def stamp(ms: int, id: MessageId) -> bytes:
+    return ms.to_bytes(8, "big") + id
+
+
+def unstamp(value: bytes) -> tuple[int, MessageId]:
+    return int.from_bytes(value[:8], "big"), value[8:24]
+
+
+def lane_key(lane: str) -> bytes:
+    return lane.encode()
+
+
+def numbered(id: MessageId, number: int) -> bytes:
+    return id + number.to_bytes(2, "big")
+
+
+def encode_place(place: Place) -> bytes:
+    return _PLACE.pack(_STANDINGS.index(place.standing), place.born, place.due, place.retry, place.attempts, place.held)
+
+
+def decode_place(value: bytes) -> Place:
+    try:
+        standing, born, due, retry, attempts, held = _PLACE.unpack(value)
+        return Place(_STANDINGS[standing], born, due, retry, attempts, bool(held))
+    except (struct.error, IndexError) as error:
+        raise CorruptRecord(f"place: {error}") from error
+
+
+def encode_message(message: Message) -> tuple[bytes, list[bytes]]:
+    """The record, and the pieces of the body that do not fit into it."""
+    body = message.body
+    head = [
+        VERSION,
+        message.lane,
+        message.host,
+        message.scheme,
+        message.authority,
+        message.path,
+        message.method,
+        [part for header in message.headers for part in header],
+        message.accepted_at,
+        message.born,
+        message.route,
+        len(body),
+    ]
+    if len(body) < INLINE_LIMIT:
+        record = pack([*head, body])
+        if len(record) <= INLINE_LIMIT:
+            return record, []
+    pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
+    return pack([*head, None]), pieces
+
+
+def decode_message(id: MessageId, value: bytes) -> tuple[Message, int, bool]:
+    """The message, its body's size, and whether the body is still to be fetched from its pieces."""
+    try:
+        fields = _unpack(value)
+        lane, host, scheme, authority, path, method, flat, accepted_at, born, route, size, body = fields
+        headers = tuple(zip(flat[::2], flat[1::2], strict=True))
+        message = Message(
+            id, lane, host, scheme, authority, path, method, headers, body or b"", accepted_at, born, route
+        )
+        return message, size, body is None
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"message {id.hex()}: {error}") from error
+
+
+def encode_delivered(message: Message, attempt: Attempt, finished_at: int) -> bytes:
+    return pack(
+        [
+            VERSION,
+            message.lane,
+            message.host,
+            message.scheme,
+            message.authority,
+            message.path,
+            message.method,
+            message.accepted_at,
+            message.born,
+            message.route,
+            len(message.body),
+            finished_at,
+            attempt.number,
+            _attempt_fields(attempt),
+        ]
+    )
+
+
+def decode_delivered(id: MessageId, value: bytes) -> tuple[Message, int, int, Attempt]:
+    """The message without body and headers, its size, when it was delivered, and the attempt that did it."""
+    try:
+        fields = _unpack(value)
+        lane, host, scheme, authority, path, method, accepted_at, born, route, size, at, number, last = fields
+        message = Message(id, lane, host, scheme, authority, path, method, (), b"", accepted_at, born, route)
+        return message, size, at, _attempt(number, last)
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"delivered {id.hex()}: {error}") from error
+
+
+def encode_attempt(attempt: Attempt) -> bytes:
+    return pack([VERSION, *_attempt_fields(attempt)])
+
+
+def decode_attempt(number: int, value: bytes) -> Attempt:
+    try:
+        return _attempt(number, _unpack(value))
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"attempt {number}: {error}") from error
+
+
+def encode_dead(lane: bytes, reason: DeadReason) -> bytes:
+    return bytes([_REASONS.index(reason)]) + lane
+
+
+def decode_dead(value: bytes) -> tuple[bytes, DeadReason]:
+    try:
+        return value[1:], _REASONS[value[0]]
+    except IndexError as error:
+        raise CorruptRecord("dead letter") from error
+
+
+def encode_lane(record: LaneRecord) -> bytes:
+    circuit = record.circuit
+    return pack(
+        [
+            VERSION,
+            record.key,
+            record.host,
+            circuit.state,
+            circuit.since,
+            circuit.reason,
+            circuit.consecutive_failures,
+            list(circuit.window.buckets),
+            circuit.first_attempt_at,
+            circuit.last_attempt_at,
+            circuit.last_success_at,
+            circuit.silent_since,
+            circuit.enabled_at,
+            circuit.next_probe_at,
+            circuit.probed,
+            record.limit,
+            record.run,
+            record.hold_until,
+        ]
+    )
+
+
+def decode_lane(value: bytes) -> LaneRecord:
+    try:
+        key, host, state, since, reason, run_of, buckets, *moments, limit, run, hold_until = _unpack(value)
+        first, last, success, silent_since, enabled_at, next_probe_at, probed = moments
+        circuit = Circuit(
+            CircuitState(state),
+            since,
+            Reason(reason) if reason else None,
+            run_of,
+            Window(buckets),
+            first,
+            last,
+            success,
+            silent_since,
+            enabled_at,
+            next_probe_at,
+            probed,
+        )
+        return LaneRecord(key, host, circuit, limit, run, hold_until)
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"lane: {error}") from error
+
+
+def _attempt_fields(attempt: Attempt) -> list[Any]:
+    return [
+        attempt.kind,
+        attempt.at,
+        attempt.duration,
+        attempt.address,
+        attempt.status,
+        attempt.error,
+        attempt.detail,
+        attempt.fault,
+        attempt.answer,
+    ]
+
+
+def _attempt(number: int, fields: list[Any]) -> Attempt:
+    kind, at, duration, address, status, error, detail, fault, answer = fields
+    return Attempt(
+        number,
+        Kind(kind),
+        at,
+        duration,
+        address,
+        status,
+        ErrorKind(error) if error else None,
+        detail,
+        Fault(fault) if fault else None,
+        answer,
+    )
+
+
+def _unpack(value: bytes) -> list[Any]:
+    """The fields after the version. msgpack's own errors are ValueErrors, except those for what is no array."""
+    fields: list[Any]
+    version, *fields = msgpack.unpackb(value)
+    if version != VERSION:
+        raise ValueError(f"record version {version}")
+    return fields

@@ -1,0 +1,72 @@
+"""What operators read of messages: one with its attempts, or a page of them."""
+
+from collections.abc import Iterator
+from heapq import merge
+
+from holdfast.core.message import Message, MessageId, Place, Standing, State
+from holdfast.store import reads, records
+from holdfast.store.port import Story
+from holdfast.store.tables import Table, Transaction
+
+LOOKED_AT = 2_000
+"""Records that one page looks at: a filter that matches little ends its page early instead of taking long."""
+
+_STATES = {Standing.ACTIVE: State.QUEUED, Standing.WAITING: State.QUEUED, Standing.DEAD: State.DEAD}
+
+
+def story(transaction: Transaction, id: MessageId) -> Story | None:
+    delivered = transaction.get(Table.DELIVERED, id)
+    if delivered is not None:
+        return _delivered(transaction, id, delivered)
+    found = reads.message_of(transaction, id)
+    if found is None:
+        return None
+    message, size = found
+    return _undelivered(transaction, message, size)
+
+
+def stories(
+    transaction: Transaction, state: State | None, lane: str | None, after: MessageId | None, limit: int
+) -> tuple[list[Story], MessageId | None]:
+    """A page in the order of acceptance, and the id to go on after."""
+    found: list[Story] = []
+    last = after
+    for looked_at, id in enumerate(_ids(transaction, state, after)):
+        if len(found) >= limit or looked_at >= LOOKED_AT:
+            return found, last
+        last = id
+        candidate = story(transaction, id)
+        if candidate is None or (lane is not None and candidate.message.lane != lane):
+            continue
+        if state is None or candidate.state is state:
+            found.append(candidate)
+    return found, None
+
+
+def _ids(transaction: Transaction, state: State | None, after: MessageId | None) -> Iterator[MessageId]:
+    start = after + b"\0" if after is not None else b""
+    undelivered = (key for key, _ in transaction.scan(Table.MESSAGES, start))
+    delivered = (key for key, _ in transaction.scan(Table.DELIVERED, start))
+    if state is State.DELIVERED:
+        return delivered
+    return merge(undelivered, delivered) if state is None else undelivered
+
+
+def _delivered(transaction: Transaction, id: MessageId, value: bytes) -> Story:
+    message, size, finished_at, last = records.decode_delivered(id, value)
+    attempts = [*reads.attempts_of(transaction, id), last]
+    return Story(message, size, State.DELIVERED, None, None, finished_at, attempts)
+
+
+def _undelivered(transaction: Transaction, message: Message, size: int) -> Story:
+    active = transaction.get(Table.ACTIVE, message.id) is not None
+    standing = Standing.ACTIVE if active else Standing.WAITING
+    place = reads.place_of(transaction, message.id, Place(standing, message.born))
+    attempts = reads.attempts_of(transaction, message.id)
+    if place.standing is Standing.DEAD:
+        reason = reads.dead_reason(transaction, message.id, place)
+        return Story(message, size, State.DEAD, place, reason, place.due, attempts)
+    state = _STATES.get(place.standing, State.RETRYING if place.retry else State.QUEUED)
+    if reads.is_unwell(transaction, message.lane):
+        state = State.HELD
+    return Story(message, size, state, place, None, None, attempts)

@@ -1,0 +1,64 @@
+"""What is kept of each lane so that nobody has to look at all of them: its state, and its moments in order over all lanes.
+
+A lane that is not in memory is woken by its WAKE moment; the others answer "how old is the oldest", "what is due next" and
+"what expires first" without a scan.
+"""
+
+import struct
+
+from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.lane import wake_at
+from holdfast.core.schedule import expires_at
+from holdfast.store import records
+from holdfast.store.reads import heads_of
+from holdfast.store.records import lane_key
+from holdfast.store.tables import Moment, Table, Transaction, moment_key
+from holdfast.store.work import StoreRules
+
+_SUMMARY = struct.Struct(">BQQQQ")
+_STATES = list(CircuitState)
+_NOTHING = _SUMMARY.pack(0, 0, 0, 0, 0)
+
+
+def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> None:
+    """Bring UNWELL and MOMENTS in line with a lane that changed."""
+    key = lane_key(lane)
+    record = transaction.get(Table.LANES, key)
+    new = _summary(transaction, key, records.decode_lane(record).circuit, rules) if record else _NOTHING
+    old = transaction.get(Table.SUMMARIES, key) or _NOTHING
+    if new == old:
+        return
+    (old_state, *old_moments), (new_state, *new_moments) = _SUMMARY.unpack(old), _SUMMARY.unpack(new)
+    _move_state(transaction, key, _STATES[old_state], _STATES[new_state])
+    for moment, before, after in zip(Moment, old_moments, new_moments, strict=True):
+        if before != after:
+            _move_moment(transaction, key, moment, before, after)
+    if record:
+        transaction.put(Table.SUMMARIES, key, new)
+    else:
+        transaction.delete(Table.SUMMARIES, key)
+
+
+def _move_state(transaction: Transaction, key: bytes, before: CircuitState, after: CircuitState) -> None:
+    if before is after:
+        return
+    if before is not CircuitState.ENABLED:
+        transaction.remove(Table.UNWELL, before.encode(), key)
+    if after is not CircuitState.ENABLED:
+        transaction.add(Table.UNWELL, after.encode(), key)
+
+
+def _move_moment(transaction: Transaction, key: bytes, moment: Moment, before: int, after: int) -> None:
+    if before:
+        transaction.delete(Table.MOMENTS, moment_key(moment, before) + key)
+    if after:
+        transaction.put(Table.MOMENTS, moment_key(moment, after) + key, b"")
+
+
+def _summary(transaction: Transaction, key: bytes, circuit: Circuit, rules: StoreRules) -> bytes:
+    heads = heads_of(transaction, key, probing=circuit.state is CircuitState.DISABLED)
+    expiry = 0
+    if heads.oldest is not None and circuit.state is not CircuitState.ENABLED:
+        expiry = expires_at(rules.retry, heads.oldest, circuit.enabled_at)
+    wake = wake_at(circuit, heads, rules.circuit, rules.retry)
+    return _SUMMARY.pack(_STATES.index(circuit.state), wake, expiry, heads.oldest or 0, heads.due or 0)

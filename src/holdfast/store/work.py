@@ -1,0 +1,121 @@
+"""One group under way: its transaction, what it touched so far, and the moves that operations are made of.
+
+Messages move between the indexes drawn in tables.py; each move here keeps all indexes of one message in step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.circuit import Circuit, CircuitRules
+from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
+from holdfast.core.schedule import RetryRules
+from holdfast.store import records
+from holdfast.store.port import LaneRecord, Operation
+from holdfast.store.records import lane_key, numbered, stamp
+from holdfast.store.room import RoomKeeper
+from holdfast.store.tables import Table, Transaction, first_value, prefixed
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRules:
+    """The numbers that the tables depend on. `run` is the moment of this start."""
+
+    circuit: CircuitRules
+    retry: RetryRules
+    idempotency: int
+    host_share: float
+    per_host: int
+    run: int
+
+
+@dataclass(slots=True)
+class Group:
+    """Operations to be committed together, with what was encoded for them on the loop."""
+
+    operations: Sequence[Operation]
+    prepared: list[Any]
+    lanes: dict[str, bytes]
+    size: int
+    now: int
+    last_id: MessageId
+
+
+@dataclass(slots=True)
+class Work:
+    transaction: Transaction
+    group: Group
+    rules: StoreRules
+    room: RoomKeeper
+    touched: set[str] = field(default_factory=set)
+    finished: list[MessageId] = field(default_factory=list)
+    _queues: dict[str, bool] = field(default_factory=dict)
+    _lanes: set[str] = field(default_factory=set)
+
+    def know_lane(self, lane: str, host: str) -> None:
+        """Every message's lane has a record: what is not there can't be woken."""
+        if lane in self._lanes or lane in self.group.lanes:
+            return
+        self._lanes.add(lane)
+        key = lane_key(lane)
+        if self.transaction.get(Table.LANES, key) is None:
+            circuit = Circuit(since=self.group.now, enabled_at=self.group.now)
+            record = LaneRecord(lane, host, circuit, self.rules.per_host, self.rules.run, 0)
+            self.transaction.put(Table.LANES, key, records.encode_lane(record))
+            self.touched.add(lane)
+
+    def has_queue(self, lane: str, key: bytes) -> bool:
+        """Whether something waits in this lane: asked of the table once a lane and group."""
+        known = self._queues.get(lane)
+        if known is None:
+            known = self._queues[lane] = first_value(self.transaction, Table.WAITING, key) is not None
+        return known
+
+    def enqueue(self, id: MessageId, lane: str, born: int) -> None:
+        self.transaction.add(Table.WAITING, lane_key(lane), stamp(born, id))
+        self._queues[lane] = True
+        self.touched.add(lane)
+
+    def set_retry(self, id: MessageId, lane: str, place: Place) -> None:
+        """Among those due later: by due time, by age, and with what is known of it."""
+        key = lane_key(lane)
+        self.transaction.add(Table.RETRY, key, stamp(place.due, id))
+        self.transaction.add(Table.AGING, key, stamp(place.born, id))
+        self.set_place(id, place)
+        self.touched.add(lane)
+
+    def place_of(self, id: MessageId, otherwise: Place) -> Place:
+        value = self.transaction.get(Table.PLACES, id)
+        return otherwise if value is None else records.decode_place(value)
+
+    def set_place(self, id: MessageId, place: Place) -> None:
+        self.transaction.put(Table.PLACES, id, records.encode_place(place))
+
+    def leave(self, id: MessageId, lane: str, place: Place) -> bool:
+        """Take a message out of the index that it stands in; False if it did not stand there any more."""
+        if place.standing is Standing.ACTIVE:
+            return self.transaction.delete(Table.ACTIVE, id)
+        self.touched.add(lane)
+        key = lane_key(lane)
+        if place.standing is Standing.WAITING:
+            return self.transaction.remove(Table.WAITING, key, stamp(place.born, id))
+        self.transaction.remove(Table.AGING, key, stamp(place.born, id))
+        return self.transaction.remove(Table.RETRY, key, stamp(place.due, id))
+
+    def bury(self, id: MessageId, lane: str, place: Place, died: int, reason: DeadReason) -> None:
+        key = lane_key(lane)
+        letter = stamp(died, id)
+        self.transaction.put(Table.DEAD, letter, records.encode_dead(key, reason))
+        self.transaction.add(Table.DEAD_LANE, key, letter)
+        self.set_place(id, Place(Standing.DEAD, place.born, died, place.retry, place.attempts))
+
+    def erase(self, message: Message, size: int) -> None:
+        """Remove the record and the body; attempts and index entries are others' to remove."""
+        self.transaction.delete(Table.MESSAGES, message.id)
+        if size and self.transaction.delete(Table.BODIES, numbered(message.id, 0)):
+            self.erase_numbered(Table.BODIES, message.id)
+        self.room.release(self.transaction, message.host, size)
+
+    def erase_numbered(self, table: Table, id: MessageId) -> None:
+        for key in [key for key, _ in prefixed(self.transaction, table, id)]:
+            self.transaction.delete(table, key)

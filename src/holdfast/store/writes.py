@@ -1,0 +1,222 @@
+"""What accepting a message and ending an attempt do to the tables, and the writer that applies a group.
+
+`prepare` encodes on the loop, `Writer.apply` runs in the writer's thread inside one transaction and returns one result per
+operation. What a group leaves in memory is taken over only by `committed`: a group that failed leaves no trace.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core.errors import StoreFull
+from holdfast.core.lane import Lane
+from holdfast.core.message import MessageId, Place, Standing
+from holdfast.core.schedule import RetryAt
+from holdfast.store import bulk, records
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    Conflict,
+    Deliver,
+    Duplicate,
+    Expire,
+    Fail,
+    Forget,
+    LaneRecord,
+    Operation,
+    Purge,
+    ReplayDead,
+    SaveLane,
+    Shelve,
+)
+from holdfast.store.records import lane_key, numbered, stamp
+from holdfast.store.room import RoomKeeper
+from holdfast.store.summaries import summarise
+from holdfast.store.tables import META_LATEST, Room, Table, Transaction
+from holdfast.store.work import Group, StoreRules, Work
+
+_KEY = struct.Struct(">16s16sQ")
+
+
+def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_id: MessageId) -> Group:
+    """Encode a group on the loop, so that the writer's thread only puts bytes."""
+    lanes: dict[str, Lane] = {}
+    prepared: list[Any] = []
+    size = 0
+    for operation in operations:
+        encoded: Any = None
+        if isinstance(operation, Accept):
+            encoded = records.encode_message(operation.message)
+            size += len(encoded[0]) + len(operation.message.body)
+        elif isinstance(operation, Deliver):
+            attempt = operation.attempt
+            encoded = records.encode_delivered(operation.entry.message, attempt, attempt.at + attempt.duration)
+        elif isinstance(operation, Fail):
+            encoded = records.encode_attempt(operation.attempt)
+        if isinstance(operation, (Deliver, Fail, SaveLane)) and operation.lane is not None:
+            lanes[operation.lane.key] = operation.lane
+        prepared.append(encoded)
+    encoded_lanes = {key: _encode_lane(lane, rules.run) for key, lane in lanes.items()}
+    return Group(operations, prepared, encoded_lanes, size, now, last_id)
+
+
+def _encode_lane(lane: Lane, run: int) -> bytes:
+    lane.dirty = False
+    host = lane.host
+    record = LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until)
+    return records.encode_lane(record)
+
+
+class Writer:
+    """Applies groups. One per store, used by one thread."""
+
+    def __init__(self, rules: StoreRules, measure: Callable[[], Room]) -> None:
+        self._rules = rules
+        self.room = RoomKeeper(rules.host_share, measure)
+
+    def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
+        """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
+        work = Work(transaction, group, self._rules, self.room)
+        self.room.begin(group.size)
+        results = []
+        for operation, encoded in zip(group.operations, group.prepared, strict=True):
+            if refuse is not None and isinstance(operation, Accept):
+                results.append(refuse)
+            else:
+                results.append(_APPLY[type(operation)](work, operation, encoded))
+        for key, value in group.lanes.items():
+            transaction.put(Table.LANES, lane_key(key), value)
+            work.touched.add(key)
+        for lane in work.touched:
+            summarise(transaction, lane, self._rules)
+        if work.finished:
+            transaction.put(Table.FINISHED, stamp(group.now, work.finished[0]), b"".join(work.finished))
+        transaction.put(Table.META, META_LATEST, stamp(group.now, group.last_id))
+        self.room.finish(transaction)
+        return results
+
+    def committed(self) -> None:
+        self.room.committed()
+
+
+def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) -> Any:
+    message = operation.message
+    if operation.key is not None:
+        earlier = _earlier(work, operation)
+        if earlier is not None:
+            return earlier
+    transaction = work.transaction
+    refusal = work.room.refusal(transaction, message)
+    if refusal is not None:
+        return refusal
+    if operation.key is not None:
+        _remember_key(work, operation)
+    work.know_lane(message.lane, message.host)
+    work.room.hold(transaction, message.host, len(message.body))
+    record, pieces = encoded
+    transaction.put(Table.MESSAGES, message.id, record)
+    for number, piece in enumerate(pieces):
+        transaction.put(Table.BODIES, numbered(message.id, number), piece)
+    if message.born > message.accepted_at:
+        place = Place(Standing.RETRY, message.born, message.born, held=True)
+        work.set_retry(message.id, message.lane, place)
+        return Accepted(active=False)
+    key = lane_key(message.lane)
+    if work.has_queue(message.lane, key):
+        transaction.add(Table.WAITING, key, stamp(message.born, message.id))
+        return Accepted(active=False)
+    transaction.put(Table.ACTIVE, message.id, key)
+    return Accepted(active=True)
+
+
+def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
+    """What the same key was used for within its time: looked up in the epoch of now and the one before."""
+    key, now, lifetime = operation.key, operation.message.accepted_at, work.rules.idempotency
+    assert key is not None
+    for epoch in (now // lifetime, now // lifetime - 1):
+        value = work.transaction.get(Table.KEYS, epoch.to_bytes(4, "big") + key.digest)
+        if value is None:
+            continue
+        id, body, at = _KEY.unpack(value)
+        if now - at < lifetime:
+            return Duplicate(id) if body == key.body else Conflict()
+    return None
+
+
+def _remember_key(work: Work, operation: Accept) -> None:
+    key, message = operation.key, operation.message
+    assert key is not None
+    epoch = message.accepted_at // work.rules.idempotency
+    value = _KEY.pack(message.id, key.body, message.accepted_at)
+    work.transaction.put(Table.KEYS, epoch.to_bytes(4, "big") + key.digest, value)
+
+
+def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
+    message, place = operation.entry
+    if not work.leave(message.id, message.lane, place):
+        return
+    work.erase(message, len(message.body))
+    if place.standing is not Standing.ACTIVE or place.attempts:
+        work.transaction.delete(Table.PLACES, message.id)
+    work.transaction.put(Table.DELIVERED, message.id, encoded)
+    work.finished.append(message.id)
+
+
+def fail(work: Work, operation: Fail, encoded: bytes) -> None:
+    message, place = operation.entry
+    attempt, step = operation.attempt, operation.step
+    moved = place._replace(attempts=attempt.number)
+    if step is None:
+        if work.transaction.get(Table.MESSAGES, message.id) is None:
+            return
+        work.set_place(message.id, moved)
+    elif not work.leave(message.id, message.lane, place):
+        return
+    elif isinstance(step, RetryAt):
+        place = Place(Standing.RETRY, place.born, step.due, step.retry, attempt.number, step.held)
+        work.set_retry(message.id, message.lane, place)
+    else:
+        work.bury(message.id, message.lane, moved, attempt.at + attempt.duration, step.reason)
+    work.transaction.put(Table.ATTEMPTS, numbered(message.id, attempt.number), encoded)
+    _forget_answer(work, message.id, attempt.number - 2)
+
+
+def _forget_answer(work: Work, id: MessageId, number: int) -> None:
+    """Answers are kept for the first and the last two attempts."""
+    key = numbered(id, max(0, number))
+    value = work.transaction.get(Table.ATTEMPTS, key) if number > 1 else None
+    if value is not None:
+        lighter = replace(records.decode_attempt(number, value), answer=None)
+        work.transaction.put(Table.ATTEMPTS, key, records.encode_attempt(lighter))
+
+
+def shelve(work: Work, operation: Shelve, encoded: None) -> int:
+    moved = 0
+    for message in operation.messages:
+        if not work.transaction.delete(Table.ACTIVE, message.id):
+            continue
+        work.know_lane(message.lane, message.host)
+        work.enqueue(message.id, message.lane, message.born)
+        place = work.place_of(message.id, Place(Standing.ACTIVE, message.born))
+        if place.attempts:
+            work.set_place(message.id, place._replace(standing=Standing.WAITING))
+        moved += 1
+    return moved
+
+
+def _nothing_more(work: Work, operation: SaveLane, encoded: None) -> None:
+    """A saved lane is written with the group's other lanes."""
+
+
+_APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
+    Accept: accept,
+    Deliver: deliver,
+    Fail: fail,
+    SaveLane: _nothing_more,
+    Shelve: shelve,
+    Expire: bulk.expire,
+    ReplayDead: bulk.replay_dead,
+    Forget: bulk.forget,
+    Purge: bulk.purge,
+}
