@@ -1,7 +1,8 @@
 """The only one who asks what time it is.
 
-Within a run, time is the wall clock at start plus the boot-time clock since, which counts suspend: jumps of the wall clock
-are not followed. At start a wall clock behind the last stored time continues from the stored one; one ahead is believed.
+Within a run, time is the wall clock at start plus the boot-time clock since, which counts suspend: jumps of the wall
+clock are not followed. At start a wall clock behind the last stored time continues from the stored one; one ahead is
+believed.
 """
 
 import time
@@ -10,15 +11,16 @@ from typing import Protocol
 import trio
 
 LONGEST_SLEEP = 60_000
-"""trio's clock stands still while a machine is suspended: nobody sleeps longer than this without looking at the time."""
+"""trio's clock stands still while a machine is suspended: nobody sleeps longer without looking at the time."""
 
 
 class Clock(Protocol):
-    """Milliseconds since 1970, and waiting for them."""
+    """Milliseconds since 1970, and when to look at them again."""
 
     def now(self) -> int: ...
 
-    async def sleep_until(self, moment: int) -> None: ...
+    def deadline(self, moment: int) -> float:
+        """The moment in trio's time, or something earlier: whoever waits for it looks at the time again."""
 
 
 class BootClock:
@@ -36,9 +38,8 @@ class BootClock:
         """How far the wall clock has moved away from this one since the start."""
         return time.time_ns() // 1_000_000 - self.now()
 
-    async def sleep_until(self, moment: int) -> None:
-        while (left := moment - self.now()) > 0:
-            await trio.sleep(min(left, LONGEST_SLEEP) / 1000)
+    def deadline(self, moment: int) -> float:
+        return trio.current_time() + min(moment - self.now(), LONGEST_SLEEP) / 1000
 
 
 class TrioClock:
@@ -50,8 +51,14 @@ class TrioClock:
     def now(self) -> int:
         return self._offset + round(trio.current_time() * 1000)
 
-    async def sleep_until(self, moment: int) -> None:
-        await trio.sleep_until((moment - self._offset) / 1000)
+    def deadline(self, moment: int) -> float:
+        return (moment - self._offset) / 1000
+
+
+async def sleep_until(clock: Clock, moment: int) -> None:
+    # Not a poll: the clock may shorten a sleep, and then the rest of it is slept.
+    while clock.now() < moment:  # noqa: ASYNC110
+        await trio.sleep_until(clock.deadline(moment))
 
 
 def _boot_time() -> int:

@@ -11,9 +11,9 @@ units.py     durations and sizes
 faults.py    Fault and ConfigError
 """
 
-from .build import build, default_store_path, load
-from .faults import ConfigError, Fault
-from .tree import (
+from holdfast.config.build import build, default_store_path, load
+from holdfast.config.faults import ConfigError, Fault
+from holdfast.config.tree import (
     Address,
     Circuit,
     Config,
@@ -29,7 +29,7 @@ from .tree import (
     Route,
     Store,
 )
-from .units import format_duration, format_size, parse_duration, parse_size
+from holdfast.config.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
     "Address",

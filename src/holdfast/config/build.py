@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .faults import BadValue, ConfigError, Fault
-from .layers import FILE_VARIABLE, Layers
-from .rules import RULES, schedule_span
-from .table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
-from .tree import Config, Route
+from holdfast.config.faults import BadValue, ConfigError, Fault
+from holdfast.config.layers import FILE_VARIABLE, Layers
+from holdfast.config.rules import RULES, schedule_span
+from holdfast.config.table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
+from holdfast.config.tree import Config, Route
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -102,9 +102,7 @@ def _keys_of(section: str) -> tuple[Key, ...]:
     return tuple(key for key in KEYS if key.section == section)
 
 
-def _resolve(
-    sections: dict[str, dict[str, Any]], environ: Mapping[str, str], uid: int, cwd: Path
-) -> list[Fault]:
+def _resolve(sections: dict[str, dict[str, Any]], environ: Mapping[str, str], uid: int, cwd: Path) -> list[Fault]:
     """Fill in the defaults that depend on other keys or on the surroundings, and make every path absolute."""
     store, listen, retry = sections["store"], sections["listen"], sections["retry"]
     faults = []

@@ -10,21 +10,17 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-from .faults import BadValue, show
-from .tree import Address
+from holdfast.config.faults import BadValue, show
+from holdfast.config.tree import Address
 
 HOST_ALLOWED = 'a host name or an IP address, such as "hooks.example.com"'
 PATTERN_ALLOWED = '"*", "*.example.com", a host name or an IP address'
 NETWORK_ALLOWED = '"10.0.0.0/8", an IP address, "*.example.com" or a host name'
 ADDRESS_ALLOWED = '"host:port" with a port from 0 to 65535, such as "127.0.0.1:8800" or "[::1]:8800"'
 URL_ALLOWED = 'an http or https URL, such as "https://hooks.example.com/in"'
-HEADER_ALLOWED = (
-    'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
-)
+HEADER_ALLOWED = 'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
 
-_LABELS = re.compile(
-    r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
-)
+_LABELS = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
 # What a resolver may take for an address: 127.1, 2130706433, 0x7f.1.
 _NUMERIC_TAIL = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
 _URL_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
@@ -81,24 +77,18 @@ def host_pattern(text: str) -> str:
 def network_or_pattern(text: str) -> str:
     """A network or address in its canonical form, or a host pattern other than the bare star."""
     if text == "*":
-        raise BadValue(
-            ('"*" would match every host', NETWORK_ALLOWED + '; for all addresses "0.0.0.0/0" and "::/0"')
-        )
+        raise BadValue(('"*" would match every host', NETWORK_ALLOWED + '; for all addresses "0.0.0.0/0" and "::/0"'))
     if "/" not in text:
         try:
             return host_pattern(text)
         except BadValue:
-            raise BadValue(
-                (f"{show(text)} is neither a network nor a host pattern", NETWORK_ALLOWED)
-            ) from None
+            raise BadValue((f"{show(text)} is neither a network nor a host pattern", NETWORK_ALLOWED)) from None
     try:
         loose = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise BadValue((f"{show(text)} is not a network", NETWORK_ALLOWED)) from None
     if str(loose.network_address) != str(ipaddress.ip_address(text.partition("/")[0])):
-        raise BadValue(
-            (f"{show(text)} has address bits beyond its prefix", f'"{loose}", or a single address')
-        )
+        raise BadValue((f"{show(text)} has address bits beyond its prefix", f'"{loose}", or a single address'))
     return str(loose)
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .faults import Fault, show
-from .table import KEYS, ROUTE_KEYS, SECTIONS, Key
+from holdfast.config.faults import Fault, show
+from holdfast.config.table import KEYS, ROUTE_KEYS, SECTIONS, Key
 
 PREFIX = "HOLDFAST_"
 # Names the file; read by load().
@@ -38,13 +38,9 @@ class Layers:
     def add_mapping(self, mapping: Mapping[str, object]) -> None:
         for section, table in mapping.items():
             if section not in SECTIONS and section != "routes":
-                self.faults.append(
-                    _unknown(section, "section", _nearest(section, [*SECTIONS, "routes"], 0.7))
-                )
+                self.faults.append(_unknown(section, "section", _nearest(section, [*SECTIONS, "routes"], 0.7)))
             elif not isinstance(table, dict):
-                self.faults.append(
-                    Fault(section, f"{show(table)} is not a section", f"[{section}] with its keys")
-                )
+                self.faults.append(Fault(section, f"{show(table)} is not a section", f"[{section}] with its keys"))
             elif section != "routes":
                 self._add_table(section, section, table)
             else:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import hosts
-from .faults import BadValue, show
-from .units import (
+from holdfast.config import hosts
+from holdfast.config.faults import BadValue, show
+from holdfast.config.units import (
     DURATION_ALLOWED,
     SIZE_ALLOWED,
     format_duration,

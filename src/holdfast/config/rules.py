@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .faults import Fault
-from .hosts import is_loopback
-from .tree import Config
-from .units import DURATIONS, LONGEST_DURATION, format_duration
+from holdfast.config.faults import Fault
+from holdfast.config.hosts import is_loopback
+from holdfast.config.tree import Config
+from holdfast.config.units import DURATIONS, LONGEST_DURATION, format_duration
 
 # What the kernel's sockaddr_un holds, less the closing NUL.
 _LONGEST_SOCKET_PATH = 107

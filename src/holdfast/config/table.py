@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import tree
-from .readers import (
+from holdfast.config import tree
+from holdfast.config.readers import (
     ADDRESS,
     BOOLEAN,
     HEADERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .faults import show
+from holdfast.config.faults import show
 
 # Both tables from the smallest unit to the largest; the formatters rely on it.
 DURATIONS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -1,9 +1,9 @@
 """Which message starts next: hosts take turns under two budgets. Everything that orders attempts lives in this file.
 
 First attempts and retries have budgets of their own, so that a mass of retries never delays a fresh message. The last
-quarter of each budget is only for hosts with nothing in flight, so that hanging hosts can't stop the others. On one host
-fresh messages and due retries alternate while both wait. Probes ride in the retries' budget: they go to hosts that get
-nothing else.
+quarter of each budget is only for hosts with nothing in flight, so that hanging hosts can't stop the others. On one
+host fresh messages and due retries alternate while both wait. Probes ride in the retries' budget: they go to hosts
+that get nothing else.
 
 `pick` is synchronous and returns what to start; whoever calls it carries it out and tells of the end.
 """
@@ -41,7 +41,9 @@ class Budget:
 
 
 class Ring:
-    """Hosts with something to start of one kind, in turn; idle and busy ones apart, so that the reserve is found at once."""
+    """Hosts with something to start of one kind, in turn; idle and busy ones apart, so that the reserve is found at
+    once.
+    """
 
     __slots__ = ("busy", "idle", "idle_turn")
 
@@ -59,7 +61,7 @@ class Ring:
             side.pop(host, None)
 
     def next(self, budget: Budget) -> Host | None:
-        """The host whose turn it is. Idle and busy hosts alternate: a stream of new hosts can't starve the busy ones."""
+        """The host whose turn it is. Idle and busy ones alternate: new hosts can't starve the busy ones."""
         if not self.busy or not budget.admits(idle_host=False):
             return next(iter(self.idle), None) if budget.admits(idle_host=True) else None
         self.idle_turn = not self.idle_turn

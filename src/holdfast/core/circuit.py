@@ -1,14 +1,15 @@
 """One circuit: everything that decides whether a host may be sent to lives in this file.
 
-Workfront's published rules, as a table. `enabled` sends everything, `disabled` one probe every `probe_every`, `frozen`
-nothing until an operator unfreezes it. Transitions are decided when a failed outcome is recorded, never by time passing
-and never by a success, except that a probe's success enables. An outcome of an attempt that began before the last change
-of state updates the counters and changes no state: the answers of a burst that was under way when the circuit tripped
-must neither trip it twice nor heal it.
+Workfront's published rules, as a table. `enabled` sends everything, `disabled` one probe every `probe_every`,
+`frozen` nothing until an operator unfreezes it. Transitions are decided when a failed outcome is recorded, never by
+time passing and never by a success, except that a probe's success enables. An outcome of an attempt that began before
+the last change of state updates the counters and changes no state: the answers of a burst that was under way when the
+circuit tripped must neither trip it twice nor heal it.
 
-Why two rules disable: the rate catches a host that is mostly broken while it still has traffic, the run of consecutive
-failures one with so little traffic that the window never fills. Why freezing needs silence too: a large sender can fail
-2,000 times in a minute, which is an outage; only failing for days makes a dead endpoint. 50,000 in a row freezes anyway.
+Why two rules disable: the rate catches a host that is mostly broken while it still has traffic, the run of
+consecutive failures one with so little traffic that the window never fills. Why freezing needs silence too: a large
+sender can fail 2,000 times in a minute, which is an outage; only failing for days makes a dead endpoint. 50,000 in a
+row freezes anyway.
 """
 
 from collections import deque
@@ -123,6 +124,12 @@ class Window:
             self.attempts -= attempts
             self.failures -= failures
 
+    def sums(self, now: int, rules: "CircuitRules") -> tuple[int, int]:
+        """Attempts and failures as of now, for whoever only looks."""
+        oldest = now // _width(rules) - (BUCKETS - 1)
+        current = [bucket for bucket in self.buckets if bucket[0] >= oldest]
+        return sum(bucket[1] for bucket in current), sum(bucket[2] for bucket in current)
+
     def clear(self) -> None:
         self.buckets.clear()
         self.attempts = self.failures = 0
@@ -130,7 +137,10 @@ class Window:
 
 @dataclass(slots=True)
 class Circuit:
-    """State and counters. `spell` numbers the changes of state within a run: an attempt remembers the one it began in."""
+    """State and counters. `spell` numbers the changes of state within a run:
+
+    an attempt remembers the one it began in.
+    """
 
     state: CircuitState = CircuitState.ENABLED
     since: int = 0

@@ -1,8 +1,8 @@
 """A lane is one circuit's queue as it stands in memory; a host carries the limits that its lanes share.
 
-With `circuit.scope = "host"` each host has one lane; with URLs as circuits a host has several, and limits, slow start, rate
-and Retry-After holds still go by host:port. Only the head of a queue is in memory, the rest is on disk: `more_fresh` and
-`next_due` say that there is a rest.
+With `circuit.scope = "host"` each host has one lane; with URLs as circuits a host has several, and limits, slow
+start, rate and Retry-After holds still go by host:port. Only the head of a queue is in memory, the rest is on disk:
+`more_fresh` and `next_due` say that there is a rest.
 """
 
 from collections import deque
@@ -77,24 +77,34 @@ class Host:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The head of one circuit's queue. `known` are the ids in memory, in flight, or with an outcome not yet on disk."""
+    """The head of one circuit's queue.
+
+    `known` are the ids in memory, in flight, or with an outcome not yet on disk; `lately` those settled while a read
+    of this lane was under way, which may still show them where they were. A `stale` lane has to be read again before
+    anything is decided by the heads of its queues; a `woken` one came by the agenda. `shelving` counts messages on
+    their way from memory to the queue on disk, which no later one may overtake.
+    """
 
     key: str
     host: Host
     circuit: Circuit = field(default_factory=Circuit)
     hydrated: bool = False
+    stale: bool = True
     dirty: bool = False
     fresh: deque[Entry] = field(default_factory=deque)
     due: deque[Entry] = field(default_factory=deque)
     probe: Entry | None = None
     probing: bool = False
-    probed_at: int = 0
     more_fresh: bool = False
     next_due: int | None = None
     oldest: int | None = None
     probe_from: int | None = None
     known: set[MessageId] = field(default_factory=set)
-    bytes_held: int = 0
+    loading: bool = False
+    shelving: int = 0
+    woken: bool = False
+    timer: int | None = None
+    lately: set[MessageId] = field(default_factory=set)
 
     @property
     def enabled(self) -> bool:
@@ -103,10 +113,10 @@ class Lane:
     @property
     def is_idle(self) -> bool:
         """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
-        return not (self.known or self.fresh or self.due or self.probe)
+        return not (self.known or self.loading or self.shelving)
 
     def wants_entries(self, now: int) -> bool:
-        if not self.hydrated:
+        if self.stale:
             return True
         if not self.enabled:
             return False

@@ -1,7 +1,7 @@
 """A message: what is carried, where it stands, and what was tried.
 
-A `Message` never changes after it was accepted. Where it stands is its `Place`, and every failed `Attempt` is kept beside
-it; so expiring or replaying a million messages rewrites none of them.
+A `Message` never changes after it was accepted. Where it stands is its `Place`, and every failed `Attempt` is kept
+beside it; so expiring or replaying a million messages rewrites none of them.
 """
 
 import hashlib
@@ -105,6 +105,12 @@ class Message:
     def target(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path.decode('latin-1')}"
 
+    @property
+    def masked_target(self) -> str:
+        """The target as it may be shown anywhere: webhook URLs are often secrets, so the path is only a digest."""
+        digest = hashlib.blake2b(self.path, digest_size=4).hexdigest()
+        return f"{self.scheme}://{self.authority}/#{digest}"
+
 
 class Entry(NamedTuple):
     """A message in memory, with the place that it was read from."""
@@ -139,7 +145,10 @@ def next_id(last: MessageId, now: int, random_bits: int) -> MessageId:
 
 
 def lane_name(circuit_key: str) -> str:
-    """A circuit's key as its lane is named: a URL may be longer than a store's keys; two long ones differ in their digest."""
+    """A circuit's key as its lane is named:
+
+    a URL may be longer than a store's keys; two long ones differ in their digest.
+    """
     if len(circuit_key.encode()) <= LANE_NAME_LIMIT:
         return circuit_key
     digest = hashlib.blake2b(circuit_key.encode(), digest_size=16).hexdigest()

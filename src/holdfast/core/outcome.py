@@ -1,4 +1,5 @@
-"""What the end of an attempt means: delivered or failed, whose failure it is, and until when the receiver asks for peace.
+"""What the end of an attempt means: delivered or failed, whose failure it is, and until when the receiver asks for
+peace.
 
 The status line and complete headers decide; the body can't change it.
 """

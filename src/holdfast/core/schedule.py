@@ -2,8 +2,8 @@
 
     wait before retry n = 2^(n-1) * base, counted from the end of the attempt before it
 
-so with instant answers the n-th retry is due (2^n - 1) * base after the first failure, and a late attempt never makes the
-following ones bunch up. Jitter and Retry-After can only add.
+so with instant answers the n-th retry is due (2^n - 1) * base after the first failure, and a late attempt never makes
+the following ones bunch up. Jitter and Retry-After can only add.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
 from holdfast.store import records
 from holdfast.store.port import Expire, Forget, Purge, ReplayDead
+from holdfast.store.reads import lane_record
 from holdfast.store.records import lane_key, unstamp
 from holdfast.store.tables import Table, first_value
 from holdfast.store.work import Work
@@ -31,19 +32,18 @@ def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:
 
 def replay_dead(work: Work, operation: ReplayDead, encoded: None) -> int:
     key = lane_key(operation.lane)
-    letters: list[bytes] = []
+    letters: list[tuple[bytes, str]] = []
     for letter in work.transaction.values(Table.DEAD_LANE, key):
         if unstamp(letter)[0] >= operation.died_before or len(letters) >= operation.limit:
             break
-        letters.append(letter)
-    for letter in letters:
+        found = work.message_of(unstamp(letter)[1])
+        if found is not None:
+            letters.append((letter, found[0].host))
+    for letter, host in letters:
         id = unstamp(letter)[1]
         work.transaction.remove(Table.DEAD_LANE, key, letter)
         work.transaction.delete(Table.DEAD, letter)
-        record = work.transaction.get(Table.MESSAGES, id)
-        if record is None:
-            continue
-        work.know_lane(operation.lane, records.decode_message(id, record)[0].host)
+        work.know_lane(operation.lane, host)
         work.enqueue(id, operation.lane, operation.now)
         attempts = work.place_of(id, Place(Standing.DEAD, 0)).attempts
         work.set_place(id, Place(Standing.WAITING, operation.now, attempts=attempts))
@@ -53,10 +53,11 @@ def replay_dead(work: Work, operation: ReplayDead, encoded: None) -> int:
 def forget(work: Work, operation: Forget, encoded: None) -> bool:
     key = lane_key(operation.lane)
     value = work.transaction.get(Table.LANES, key)
-    if value is None or operation.lane in work.group.lanes:
+    if value is None or work.has_met(operation.lane):
         return False
     waits = any(first_value(work.transaction, table, key) for table in (Table.WAITING, Table.RETRY))
-    if waits or records.decode_lane(value).circuit.state is not CircuitState.ENABLED:
+    record = lane_record(work.transaction, key)
+    if waits or (record is not None and record.circuit.state is not CircuitState.ENABLED):
         return False
     work.transaction.delete(Table.LANES, key)
     work.touched.add(operation.lane)
@@ -98,15 +99,16 @@ def _purge_dead(work: Work, before: int, limit: int) -> int:
         work.transaction.remove(Table.DEAD_LANE, lane, letter)
         work.transaction.delete(Table.PLACES, id)
         work.erase_numbered(Table.ATTEMPTS, id)
-        record = work.transaction.get(Table.MESSAGES, id)
-        if record is not None:
-            message, size, _ = records.decode_message(id, record)
-            work.erase(message, size)
+        found = work.message_of(id)
+        if found is None:
+            work.erase_record(id)
+        else:
+            work.erase(*found)
     return len(letters)
 
 
 def _purge_keys(work: Work, before: int, limit: int) -> int:
-    oldest_kept = max(0, before // work.rules.idempotency)
+    oldest_kept = records.key_epoch(before, work.rules.idempotency)
     keys: list[bytes] = []
     for key, _ in work.transaction.scan(Table.KEYS):
         if int.from_bytes(key[:4], "big") >= oldest_kept or len(keys) >= limit:

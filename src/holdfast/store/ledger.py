@@ -1,12 +1,13 @@
-"""The one writer: collects operations, commits them as a group, then tells whoever waits. It is the Store of one process.
+"""The one writer: collects operations, commits them as a group, then tells whoever waits. It is the Store of one
+process.
 
-While one group is on its way to the disk the next one forms, so a commit is shared by all who came meanwhile. The writer
-is one own thread, in lockstep with the loop: the loop hands over a group and stands still while the thread does its puts
-(a fraction of a millisecond), then the thread lets go and the fsync overlaps with the loop. Running freely beside each other
-the two fight for the interpreter and the same group takes four times as long.
+While one group is on its way to the disk the next one forms, so a commit is shared by all who came meanwhile. The
+writer is one own thread, in lockstep with the loop: the loop hands over a group and stands still while the thread
+does its puts (a fraction of a millisecond), then the thread lets go and the fsync overlaps with the loop. Running
+freely beside each other the two fight for the interpreter and the same group takes four times as long.
 
-A commit that fails for another reason than room is final: every waiter hears of it, `failed` is set, and nothing is written
-any more, since a disk that failed an fsync can't be trusted.
+A commit that fails for another reason than room is final: every waiter hears of it, `broken` is set, and nothing is
+written any more, since a disk that failed an fsync can't be trusted.
 """
 
 import threading
@@ -60,11 +61,14 @@ class Ledger:
         self._pending: list[Operation] = []
         self._under_way = 0
         self._wake = trio.Event()
+        self._group_began = 0.0
         self._last_id = bytes(16)
         self._readers = trio.CapacityLimiter(READERS)
         self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
-        self.on_commit: Callable[[int, int], None] = lambda size, duration: None
+        self.on_commit: Callable[[int], None] = lambda earliest_wake: None
+        self.on_scarce: Callable[[], None] = lambda: None
         self.failed: CommitFailed | None = None
+        self.broken = trio.Event()
 
     async def open(self) -> None:
         """Go on from what is on disk: ids grow from the last one, active messages go back to their lanes' queues."""
@@ -86,6 +90,15 @@ class Ledger:
     @property
     def pending(self) -> int:
         return len(self._pending) + self._under_way
+
+    @property
+    def commit_age(self) -> float:
+        """Seconds since the commit under way began; 0 when none is."""
+        return trio.current_time() - self._group_began if self._under_way else 0.0
+
+    @property
+    def full(self) -> bool:
+        return self._writer.room.full
 
     def submit(self, operation: Operation) -> None:
         self._pending.append(operation)
@@ -113,7 +126,8 @@ class Ledger:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit group after group until cancelled; what was submitted by then is still committed."""
-        commit = self._commit_inline if not self._engine.threaded else _Thread(self._commit).commit
+        thread = _Thread(self._commit) if self._engine.threaded else None
+        commit = self._commit_inline if thread is None else thread.commit
         task_status.started()
         try:
             while True:
@@ -123,6 +137,8 @@ class Ledger:
             with trio.CancelScope(shield=True):
                 while self._pending and self.failed is None:
                     await self._commit_pending(commit)
+            if thread is not None:
+                thread.end()
             if self.failed is None:
                 self._flush()
 
@@ -133,8 +149,8 @@ class Ledger:
         if not operations:
             return
         self._under_way = len(operations)
+        self._group_began = trio.current_time()
         group = self._prepare(operations)
-        began = trio.current_time()
         try:
             with trio.CancelScope(shield=True):
                 results = await commit(group)
@@ -143,8 +159,10 @@ class Ledger:
             raise
         finally:
             self._under_way = 0
-        self.on_commit(len(operations), int((trio.current_time() - began) * 1_000_000))
         self._tell(operations, results)
+        self.on_commit(self._writer.earliest_wake)
+        if self._writer.room.scarce:
+            self.on_scarce()
 
     def _prepare(self, operations: Sequence[Operation]) -> Group:
         return prepare(operations, self._rules, self._clock.now(), self._last_id)
@@ -171,6 +189,8 @@ class Ledger:
                 return self._transact(group, None, puts_done)
             except StoreFull as full:
                 return self._transact(group, full, puts_done)
+        except StoreFull as full:
+            raise CommitFailed(f"there is no room even for outcomes: {full}") from full
         finally:
             puts_done.release()
 
@@ -247,7 +267,7 @@ class _Thread:
 
     def __init__(self, work: Callable[[Group, threading.Semaphore], list[Any]]) -> None:
         self._work = work
-        self._groups: SimpleQueue[tuple[Group, threading.Semaphore, Callable[[Any], None]]] = SimpleQueue()
+        self._groups: SimpleQueue[tuple[Group, threading.Semaphore, Callable[[Any], None]] | None] = SimpleQueue()
         threading.Thread(target=self._loop, name="ledger", daemon=True).start()
 
     async def commit(self, group: Group) -> list[Any]:
@@ -264,9 +284,12 @@ class _Thread:
         result: list[Any] = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return result
 
+    def end(self) -> None:
+        self._groups.put(None)
+
     def _loop(self) -> None:
-        while True:
-            group, puts_done, finish = self._groups.get()
+        while (item := self._groups.get()) is not None:
+            group, puts_done, finish = item
             finish(outcome.capture(self._work, group, puts_done))
 
 

@@ -1,15 +1,17 @@
 """The tables in LMDB: the only module that knows it. Everything about files, locks and sizes of the store is here.
 
-Hazards, each found by experiment: a write transaction has to begin, write and commit in one thread; a read transaction that
-is held makes the file grow without bound, so reads last milliseconds; a full disk shows only as "Input/output error" at
-a commit, so the file is extended ahead of use and "no space" shows here instead; a full map can't even delete, so the map
-has a reserve above `store.max_size`.
+Hazards, each found by experiment: a write transaction has to begin, write and commit in one thread; a read
+transaction that is held makes the file grow without bound, so reads last milliseconds; a full disk shows only as
+"Input/output error" at a commit, so the file is extended ahead of use and "no space" shows here instead; a full map
+can't even delete, so the map has a reserve above `store.max_size`.
 """
 
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,11 @@ EXTEND_STEP = 1 << 20
 DUPLICATE_COST = 48
 """Bytes that one value of a table with duplicates takes: LMDB's statistics leave out their pages."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"})
+NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""Some file systems can't extend a file ahead; there "no space" shows late, and that is all that is lost."""
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"}
+)
 
 
 class LmdbEngine:
@@ -35,23 +41,24 @@ class LmdbEngine:
     def __init__(self, folder: Path, max_size: int) -> None:
         self.path = str(folder)
         self._max_size = max_size
-        self._lock = _take_folder(folder)
-        try:
+        self._extended = 0
+        with ExitStack() as undo:
+            lock = _take_folder(folder)
+            undo.callback(os.close, lock)
             data = folder / "data.mdb"
             created = not data.exists()
-            self._environment = _open_environment(folder, max_size + RESERVE)
+            try:
+                self._environment = _open_environment(folder, max_size + RESERVE)
+                undo.callback(self._environment.close)
+                self._tables = _open_tables(self._environment)
+            except lmdb.Error as error:
+                raise StoreUnusable(f"{folder}: {error}") from error
+            self._page = self._environment.stat()["psize"]
             self._file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, self._file)
             if created:
                 _sync_folder(folder)
-            self._page = self._environment.stat()["psize"]
-            self._extended = 0
-            self._tables = _open_tables(self._environment)
-        except lmdb.Error as error:
-            os.close(self._lock)
-            raise StoreUnusable(f"{folder}: {error}") from error
-        except BaseException:
-            os.close(self._lock)
-            raise
+            self._resources = undo.pop_all()
 
     def read(self) -> "Read":
         return Read(self._environment, self._tables)
@@ -79,14 +86,20 @@ class LmdbEngine:
             os.posix_fallocate(self._file, 0, target)
         except OSError as error:
             if error.errno in NO_SPACE:
-                raise StoreFull("no space is left on the store's volume; deliveries go on and make room") from error
-            raise CommitFailed(f"extending the store: {error}") from error
+                self._reuse_pages(bytes_ahead, last_page + 1)
+                return
+            if error.errno not in NO_FALLOCATE:
+                raise CommitFailed(f"extending the store: {error}") from error
         self._extended = target
 
+    def _reuse_pages(self, bytes_ahead: int, pages: int) -> None:
+        """On a full volume there is still what deliveries freed inside the file, less what is hard to count."""
+        used = self.room().used
+        if used + used // 4 + 4 * bytes_ahead + 2 * EXTEND_STEP > pages * self._page:
+            raise StoreFull("no space is left on the store's volume; deliveries go on and make room")
+
     def close(self) -> None:
-        self._environment.close()
-        os.close(self._file)
-        os.close(self._lock)
+        self._resources.close()
 
 
 class LmdbTransaction:
@@ -158,7 +171,10 @@ class Write:
         self._transaction: Any = None
 
     def __enter__(self) -> Transaction:
-        self._transaction = self._environment.begin(write=True)
+        try:
+            self._transaction = self._environment.begin(write=True)
+        except lmdb.Error as error:
+            raise CommitFailed(str(error)) from error
         return LmdbTransaction(self._transaction, self._tables)
 
     def commit(self) -> None:
@@ -170,9 +186,10 @@ class Write:
         except lmdb.Error as error:
             raise CommitFailed(str(error)) from error
 
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._transaction is not None:
             self._transaction.abort()
+        error = raised[1]
         if isinstance(error, lmdb.MapFullError):
             raise StoreFull("the store's map is full") from error
         if isinstance(error, lmdb.Error):
@@ -201,37 +218,39 @@ def _take_folder(folder: Path) -> int:
 def _refuse_network(folder: Path) -> None:
     """fsync and locks over a network do not keep what LMDB needs of them."""
     try:
-        mounts = Path("/proc/self/mounts").read_text()
+        mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
     except OSError:
         return
-    resolved = str(folder.resolve())
+    kind = file_system_of(str(folder.resolve()), mounts)
+    if kind.removeprefix("fuse.") in NETWORK_FILE_SYSTEMS:
+        raise StoreUnusable(f"{folder} is on a network file system ({kind}); use a local volume")
+
+
+def file_system_of(path: str, mounts: str) -> str:
+    """The file system that a path is on, by the text of /proc/self/mounts; of mounts on one point the last counts."""
     best, kind = "", ""
     for line in mounts.splitlines():
         _, point, file_system, *_ = line.split(" ")
-        point = point.encode().decode("unicode_escape")
-        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, file_system
-    if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.sshfs"):
-        raise StoreUnusable(f"{folder} is on a network file system ({kind}); use a local volume")
+    return kind
 
 
 def _open_environment(folder: Path, map_size: int) -> Any:
     # lib_version=0 pins the engine: py-lmdb 3 carries two whose files do not fit each other.
-    previous = os.umask(0o077)
-    try:
-        return lmdb.open(
-            str(folder),
-            map_size=map_size,
-            max_dbs=len(Table),
-            max_readers=126,
-            sync=True,
-            metasync=True,
-            writemap=False,
-            lib_version=0,
-        )
-    finally:
-        os.umask(previous)
+    return lmdb.open(
+        str(folder),
+        map_size=map_size,
+        max_dbs=len(Table),
+        max_readers=126,
+        mode=0o600,
+        sync=True,
+        metasync=True,
+        writemap=False,
+        lib_version=0,
+    )
 
 
 def _open_tables(environment: Any) -> list[Any]:

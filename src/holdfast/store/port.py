@@ -1,7 +1,7 @@
 """What the rest of holdfast asks of durable state, in the words of core. No engine is named here.
 
-Everything that changes is an operation; operations of one group are committed together or not at all. An attempt's outcome,
-the message's new place and its lane's circuit travel in one operation, so they can't come apart.
+Everything that changes is an operation; operations of one group are committed together or not at all. An attempt's
+outcome, the message's new place and its lane's circuit travel in one operation, so they can't come apart.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -14,6 +14,9 @@ from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId
 from holdfast.core.schedule import Dead, RetryAt
 
 Done = Callable[[Any], None]
+
+SCARCE = 0.7
+"""The part of the store in use above which the oldest delivered records go before their time."""
 
 
 class IdempotencyKey(NamedTuple):
@@ -41,7 +44,7 @@ class Conflict(NamedTuple):
 
 @dataclass(slots=True)
 class Operation:
-    """One change. `done` is called on the loop with the result once the group is on disk, in the order of submission."""
+    """One change. `done` is called on the loop with the result, in the order of submission, once it is on disk."""
 
     done: Done | None = field(default=None, kw_only=True)
 
@@ -137,13 +140,12 @@ class LaneRecord(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What to read of a lane: at most so many fresh and due entries, or the next probe."""
+    """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`."""
 
     lane: str
     now: int
     fresh: int
     due: int
-    probe: bool
     probed: bytes | None
     skip: frozenset[MessageId]
 
@@ -214,6 +216,12 @@ class Store(Protocol):
 
     on_accepted: Callable[[Message, bool], None]
     """Told of each message once it is on disk, and whether it is active. A hint: it may get lost without harm."""
+
+    on_commit: Callable[[int], None]
+    """Told after each group, and when the earliest lane that it touched needs attention."""
+
+    on_scarce: Callable[[], None]
+    """Told after a commit that left little room."""
 
     def mint(self, now: int) -> MessageId: ...
 

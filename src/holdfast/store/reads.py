@@ -45,8 +45,11 @@ def _probe_from(transaction: Transaction, key: bytes, waiting: int | None, due: 
     if waiting is not None:
         return 0
     for value in transaction.values(Table.AGING, key):
-        if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
-            return 0
+        try:
+            if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
+                return 0
+        except CorruptRecord:
+            continue
     return due
 
 
@@ -74,10 +77,13 @@ def survey(transaction: Transaction, ask: Ask) -> View:
     key = lane_key(ask.lane)
     record = lane_record(transaction, key)
     broken: list[tuple[MessageId, str]] = []
+    if record is None and transaction.get(Table.LANES, key) is not None:
+        broken.append((bytes(16), f"the record of lane {ask.lane} can't be read: its circuit starts anew"))
     fresh, more = _entries(transaction, Table.WAITING, key, ask, ask.fresh, broken)
     due, next_due = _entries(transaction, Table.RETRY, key, ask, ask.due, broken)
-    probe = _probe(transaction, key, ask, broken) if ask.probe else None
     probing = record is not None and record.circuit.state is CircuitState.DISABLED
+    probed = ask.probed or (record.circuit.probed if record is not None else None)
+    probe = _probe(transaction, key, ask, probed, broken) if probing else None
     heads = heads_of(transaction, key, probing=probing)
     return View(record, fresh, due, probe, more is not None, next_due, heads, broken)
 
@@ -121,39 +127,56 @@ def _entry(
         return None
 
 
-def _probe(transaction: Transaction, key: bytes, ask: Ask, broken: list[tuple[MessageId, str]]) -> Entry | None:
+def _probe(
+    transaction: Transaction, key: bytes, ask: Ask, probed: bytes | None, broken: list[tuple[MessageId, str]]
+) -> Entry | None:
     """The oldest that was not probed in this spell, else the oldest of all; never one that is held."""
-    for start in (ask.probed, None) if ask.probed else (None,):
+    for start in (probed, None) if probed else (None,):
         candidates = [
             candidate
             for table in (Table.WAITING, Table.AGING)
-            if (candidate := _first_probe(transaction, table, key, ask, start)) is not None
+            if (candidate := _first_probe(transaction, table, key, ask, start, broken)) is not None
         ]
         if candidates:
-            value, standing = min(candidates)
-            born, id = unstamp(value)
-            return _entry(transaction, id, Place(standing, born), broken)
+            return min(candidates, key=lambda entry: (entry.place.born, entry.message.id))
     return None
 
 
 def _first_probe(
-    transaction: Transaction, table: Table, key: bytes, ask: Ask, after: bytes | None
-) -> tuple[bytes, Standing] | None:
+    transaction: Transaction,
+    table: Table,
+    key: bytes,
+    ask: Ask,
+    after: bytes | None,
+    broken: list[tuple[MessageId, str]],
+) -> Entry | None:
+    standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
     for value in transaction.values(table, key, after or b""):
         born, id = unstamp(value)
-        if value == after or id in ask.skip:
+        if value == after or id in ask.skip or is_held(transaction, id, ask.now):
             continue
-        if table is Table.WAITING:
-            return value, Standing.WAITING
-        place = place_of(transaction, id, Place(Standing.RETRY, born))
-        if not place.held or place.due <= ask.now:
-            return value, Standing.RETRY
+        entry = _entry(transaction, id, Place(standing, born), broken)
+        if entry is not None:
+            return entry
     return None
 
 
+def is_held(transaction: Transaction, id: MessageId, now: int) -> bool:
+    """Whether no probe may go before a message's due time yet. What can't be read is found so when it is taken."""
+    try:
+        place = place_of(transaction, id, Place(Standing.WAITING, 0))
+    except CorruptRecord:
+        return False
+    return place.held and place.due > now
+
+
 def lane_record(transaction: Transaction, key: bytes) -> LaneRecord | None:
+    """A lane as stored. One that can't be read counts as none: its circuit starts anew and is written over it."""
     value = transaction.get(Table.LANES, key)
-    return None if value is None else records.decode_lane(value)
+    try:
+        return None if value is None else records.decode_lane(value)
+    except CorruptRecord:
+        return None
 
 
 def is_unwell(transaction: Transaction, lane: str) -> bool:
@@ -177,13 +200,21 @@ def agenda(transaction: Transaction, now: int, limit: int, skip: Container[str])
 def active(transaction: Transaction, limit: int) -> list[Message]:
     """Messages that could start at once when the last run ended."""
     found: list[Message] = []
-    for id, _ in transaction.scan(Table.ACTIVE):
+    for id, lane in transaction.scan(Table.ACTIVE):
         if len(found) >= limit:
             break
-        value = transaction.get(Table.MESSAGES, id)
-        if value is not None:
+        try:
+            value = transaction.get(Table.MESSAGES, id) or b""
             found.append(records.decode_message(id, value)[0])
+        except CorruptRecord:
+            found.append(_unreadable(id, lane.decode()))
     return found
+
+
+def _unreadable(id: MessageId, lane: str) -> Message:
+    """Enough of a message whose record is broken to put it into its lane's queue, where it is found and reported."""
+    accepted_at = int.from_bytes(id[:6], "big")
+    return Message(id, lane, lane, "", "", b"", "", (), b"", accepted_at, accepted_at)
 
 
 def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
@@ -237,7 +268,7 @@ def oldest_finished(transaction: Transaction, idempotency: int) -> Finished:
     return Finished(
         None if delivered is None else unstamp(delivered)[0],
         None if dead is None else unstamp(dead)[0],
-        None if key is None else int.from_bytes(key[:4], "big") * idempotency,
+        None if key is None else int.from_bytes(key[:4], "big") * records.epoch_length(idempotency),
     )
 
 

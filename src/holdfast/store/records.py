@@ -69,6 +69,19 @@ def numbered(id: MessageId, number: int) -> bytes:
     return id + number.to_bytes(2, "big")
 
 
+def key_epoch(ms: int, lifetime: int) -> int:
+    """Idempotency keys are kept by the epoch they were written in; a second at least, or it outgrows its four bytes."""
+    return max(0, ms) // epoch_length(lifetime)
+
+
+def epoch_length(lifetime: int) -> int:
+    return max(lifetime, 1_000)
+
+
+def idempotency_key(epoch: int, digest: bytes) -> bytes:
+    return epoch.to_bytes(4, "big") + digest
+
+
 def encode_place(place: Place) -> bytes:
     return _PLACE.pack(_STANDINGS.index(place.standing), place.born, place.due, place.retry, place.attempts, place.held)
 
@@ -219,7 +232,7 @@ def decode_lane(value: bytes) -> LaneRecord:
             probed,
         )
         return LaneRecord(key, host, circuit, limit, run, hold_until)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise CorruptRecord(f"lane: {error}") from error
 
 

@@ -1,25 +1,29 @@
 """How much room there is: for everyone (the watermark), and for each host (its share).
 
-A host's share is counted, never scanned for: each operation says what it adds or takes, and the sums become true only when
-the group is on disk.
+A host's share is counted, never scanned for: each operation says what it adds or takes, and the sums become true only
+when the group is on disk.
 """
 
 from collections.abc import Callable
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
+from holdfast.store.port import SCARCE
 from holdfast.store.records import lane_key
 from holdfast.store.tables import Room, Table, Transaction
 
 MESSAGE_COST = 4_096
 """What each message counts for against its host's share, on top of its body."""
 SHARE_DRIFT = 1 << 20
-"""A host's share is written when it moved this far, not with every message: that cost 450 KiB a message over 100,000 hosts."""
+"""A host's share is written when it moved this far, not with every message:
+
+that cost 450 KiB a message over 100,000 hosts.
+"""
 WATERMARK = 0.9
 
 
 class RoomKeeper:
-    """Used by the writer's thread alone; `full` may be read from anywhere."""
+    """Used by the writer's thread alone; `full` and `scarce` may be read from anywhere."""
 
     def __init__(self, host_share: float, measure: Callable[[], Room]) -> None:
         self._host_share = host_share
@@ -29,7 +33,7 @@ class RoomKeeper:
         self._deltas: dict[str, int] = {}
         self._storing: dict[str, int] = {}
         self._limit = self._left = self._since_measured = 0
-        self.full = False
+        self.full = self.scarce = False
 
     def begin(self, size: int) -> None:
         """A group with this many new bytes begins. Measuring asks every table, so it is not done for each group."""
@@ -42,6 +46,7 @@ class RoomKeeper:
             self._left = max(0, int(room.limit * WATERMARK) - room.used)
             self._since_measured = 0
             self.full = self._left == 0
+            self.scarce = room.used > room.limit * SCARCE
 
     def refusal(self, transaction: Transaction, message: Message) -> StoreFull | None:
         if self.full:

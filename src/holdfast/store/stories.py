@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from heapq import merge
 
+from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Message, MessageId, Place, Standing, State
 from holdfast.store import reads, records
 from holdfast.store.port import Story
@@ -35,12 +36,20 @@ def stories(
         if len(found) >= limit or looked_at >= LOOKED_AT:
             return found, last
         last = id
-        candidate = story(transaction, id)
+        candidate = _readable(transaction, id)
         if candidate is None or (lane is not None and candidate.message.lane != lane):
             continue
         if state is None or candidate.state is state:
             found.append(candidate)
     return found, None
+
+
+def _readable(transaction: Transaction, id: MessageId) -> Story | None:
+    """One message for a page: a record that can't be read must not hide the others."""
+    try:
+        return story(transaction, id)
+    except CorruptRecord:
+        return None
 
 
 def _ids(transaction: Transaction, state: State | None, after: MessageId | None) -> Iterator[MessageId]:

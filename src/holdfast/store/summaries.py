@@ -1,7 +1,8 @@
-"""What is kept of each lane so that nobody has to look at all of them: its state, and its moments in order over all lanes.
+"""What is kept of each lane so that nobody has to look at all of them: its state, and its moments in order over all
+lanes.
 
-A lane that is not in memory is woken by its WAKE moment; the others answer "how old is the oldest", "what is due next" and
-"what expires first" without a scan.
+A lane that is not in memory is woken by its WAKE moment; the others answer "how old is the oldest", "what is due
+next" and "what expires first" without a scan.
 """
 
 import struct
@@ -9,34 +10,37 @@ import struct
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import wake_at
 from holdfast.core.schedule import expires_at
-from holdfast.store import records
-from holdfast.store.reads import heads_of
+from holdfast.store.reads import heads_of, lane_record
 from holdfast.store.records import lane_key
 from holdfast.store.tables import Moment, Table, Transaction, moment_key
 from holdfast.store.work import StoreRules
+
+NEVER = 1 << 62
 
 _SUMMARY = struct.Struct(">BQQQQ")
 _STATES = list(CircuitState)
 _NOTHING = _SUMMARY.pack(0, 0, 0, 0, 0)
 
 
-def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> None:
-    """Bring UNWELL and MOMENTS in line with a lane that changed."""
+def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
+    """Bring UNWELL and MOMENTS in line with a lane that changed. Returns its new wake, if it has another one."""
     key = lane_key(lane)
-    record = transaction.get(Table.LANES, key)
-    new = _summary(transaction, key, records.decode_lane(record).circuit, rules) if record else _NOTHING
+    there = transaction.get(Table.LANES, key) is not None
+    record = lane_record(transaction, key)
+    new = _summary(transaction, key, record.circuit if record else Circuit(), rules) if there else _NOTHING
     old = transaction.get(Table.SUMMARIES, key) or _NOTHING
     if new == old:
-        return
+        return NEVER
     (old_state, *old_moments), (new_state, *new_moments) = _SUMMARY.unpack(old), _SUMMARY.unpack(new)
     _move_state(transaction, key, _STATES[old_state], _STATES[new_state])
     for moment, before, after in zip(Moment, old_moments, new_moments, strict=True):
         if before != after:
             _move_moment(transaction, key, moment, before, after)
-    if record:
+    if there:
         transaction.put(Table.SUMMARIES, key, new)
     else:
         transaction.delete(Table.SUMMARIES, key)
+    return new_moments[Moment.WAKE] or NEVER
 
 
 def _move_state(transaction: Transaction, key: bytes, before: CircuitState, after: CircuitState) -> None:

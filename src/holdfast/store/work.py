@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.circuit import Circuit, CircuitRules
+from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
 from holdfast.core.schedule import RetryRules
 from holdfast.store import records
@@ -54,7 +55,7 @@ class Work:
 
     def know_lane(self, lane: str, host: str) -> None:
         """Every message's lane has a record: what is not there can't be woken."""
-        if lane in self._lanes or lane in self.group.lanes:
+        if self.has_met(lane):
             return
         self._lanes.add(lane)
         key = lane_key(lane)
@@ -63,6 +64,10 @@ class Work:
             record = LaneRecord(lane, host, circuit, self.rules.per_host, self.rules.run, 0)
             self.transaction.put(Table.LANES, key, records.encode_lane(record))
             self.touched.add(lane)
+
+    def has_met(self, lane: str) -> bool:
+        """Whether this group has already made sure that a lane's record is there, or will write it."""
+        return lane in self._lanes or lane in self.group.lanes
 
     def has_queue(self, lane: str, key: bytes) -> bool:
         """Whether something waits in this lane: asked of the table once a lane and group."""
@@ -86,7 +91,10 @@ class Work:
 
     def place_of(self, id: MessageId, otherwise: Place) -> Place:
         value = self.transaction.get(Table.PLACES, id)
-        return otherwise if value is None else records.decode_place(value)
+        try:
+            return otherwise if value is None else records.decode_place(value)
+        except CorruptRecord:
+            return otherwise
 
     def set_place(self, id: MessageId, place: Place) -> None:
         self.transaction.put(Table.PLACES, id, records.encode_place(place))
@@ -99,8 +107,18 @@ class Work:
         key = lane_key(lane)
         if place.standing is Standing.WAITING:
             return self.transaction.remove(Table.WAITING, key, stamp(place.born, id))
+        if not self.transaction.remove(Table.RETRY, key, stamp(place.due, id)):
+            return False
         self.transaction.remove(Table.AGING, key, stamp(place.born, id))
-        return self.transaction.remove(Table.RETRY, key, stamp(place.due, id))
+        return True
+
+    def stands(self, id: MessageId, lane: str, place: Place) -> bool:
+        """Whether a message is still in the index that an entry was read from."""
+        if place.standing is Standing.ACTIVE:
+            return self.transaction.get(Table.ACTIVE, id) is not None
+        waits = place.standing is Standing.WAITING
+        table, value = (Table.WAITING, stamp(place.born, id)) if waits else (Table.RETRY, stamp(place.due, id))
+        return next(self.transaction.values(table, lane_key(lane), value), None) == value
 
     def bury(self, id: MessageId, lane: str, place: Place, died: int, reason: DeadReason) -> None:
         key = lane_key(lane)
@@ -109,12 +127,23 @@ class Work:
         self.transaction.add(Table.DEAD_LANE, key, letter)
         self.set_place(id, Place(Standing.DEAD, place.born, died, place.retry, place.attempts))
 
+    def message_of(self, id: MessageId) -> tuple[Message, int] | None:
+        """A message without its body, and the body's size; None if there is no record of it that can be read."""
+        value = self.transaction.get(Table.MESSAGES, id)
+        try:
+            return None if value is None else records.decode_message(id, value)[:2]
+        except CorruptRecord:
+            return None
+
     def erase(self, message: Message, size: int) -> None:
         """Remove the record and the body; attempts and index entries are others' to remove."""
-        self.transaction.delete(Table.MESSAGES, message.id)
-        if size and self.transaction.delete(Table.BODIES, numbered(message.id, 0)):
-            self.erase_numbered(Table.BODIES, message.id)
+        self.erase_record(message.id, size)
         self.room.release(self.transaction, message.host, size)
+
+    def erase_record(self, id: MessageId, size: int = 1) -> None:
+        self.transaction.delete(Table.MESSAGES, id)
+        if size and self.transaction.delete(Table.BODIES, numbered(id, 0)):
+            self.erase_numbered(Table.BODIES, id)
 
     def erase_numbered(self, table: Table, id: MessageId) -> None:
         for key in [key for key, _ in prefixed(self.transaction, table, id)]:

@@ -1,15 +1,17 @@
 """What accepting a message and ending an attempt do to the tables, and the writer that applies a group.
 
-`prepare` encodes on the loop, `Writer.apply` runs in the writer's thread inside one transaction and returns one result per
-operation. What a group leaves in memory is taken over only by `committed`: a group that failed leaves no trace.
+`prepare` encodes on the loop, `Writer.apply` runs in the writer's thread inside one transaction and returns one
+result per operation. What a group leaves in memory is taken over only by `committed`: a group that failed leaves no
+trace.
 """
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.errors import StoreFull
+from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt
@@ -30,9 +32,9 @@ from holdfast.store.port import (
     SaveLane,
     Shelve,
 )
-from holdfast.store.records import lane_key, numbered, stamp
+from holdfast.store.records import idempotency_key, lane_key, numbered, stamp
 from holdfast.store.room import RoomKeeper
-from holdfast.store.summaries import summarise
+from holdfast.store.summaries import NEVER, summarise
 from holdfast.store.tables import META_LATEST, Room, Table, Transaction
 from holdfast.store.work import Group, StoreRules, Work
 
@@ -74,6 +76,7 @@ class Writer:
     def __init__(self, rules: StoreRules, measure: Callable[[], Room]) -> None:
         self._rules = rules
         self.room = RoomKeeper(rules.host_share, measure)
+        self.earliest_wake = NEVER
 
     def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
         """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
@@ -88,8 +91,7 @@ class Writer:
         for key, value in group.lanes.items():
             transaction.put(Table.LANES, lane_key(key), value)
             work.touched.add(key)
-        for lane in work.touched:
-            summarise(transaction, lane, self._rules)
+        self.earliest_wake = min((summarise(transaction, lane, self._rules) for lane in work.touched), default=NEVER)
         if work.finished:
             transaction.put(Table.FINISHED, stamp(group.now, work.finished[0]), b"".join(work.finished))
         transaction.put(Table.META, META_LATEST, stamp(group.now, group.last_id))
@@ -134,8 +136,9 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     """What the same key was used for within its time: looked up in the epoch of now and the one before."""
     key, now, lifetime = operation.key, operation.message.accepted_at, work.rules.idempotency
     assert key is not None
-    for epoch in (now // lifetime, now // lifetime - 1):
-        value = work.transaction.get(Table.KEYS, epoch.to_bytes(4, "big") + key.digest)
+    epoch = records.key_epoch(now, lifetime)
+    for possible in (epoch, max(0, epoch - 1)):
+        value = work.transaction.get(Table.KEYS, idempotency_key(possible, key.digest))
         if value is None:
             continue
         id, body, at = _KEY.unpack(value)
@@ -147,9 +150,9 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
 def _remember_key(work: Work, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
-    epoch = message.accepted_at // work.rules.idempotency
+    epoch = records.key_epoch(message.accepted_at, work.rules.idempotency)
     value = _KEY.pack(message.id, key.body, message.accepted_at)
-    work.transaction.put(Table.KEYS, epoch.to_bytes(4, "big") + key.digest, value)
+    work.transaction.put(Table.KEYS, idempotency_key(epoch, key.digest), value)
 
 
 def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
@@ -168,7 +171,7 @@ def fail(work: Work, operation: Fail, encoded: bytes) -> None:
     attempt, step = operation.attempt, operation.step
     moved = place._replace(attempts=attempt.number)
     if step is None:
-        if work.transaction.get(Table.MESSAGES, message.id) is None:
+        if not work.stands(message.id, message.lane, place):
             return
         work.set_place(message.id, moved)
     elif not work.leave(message.id, message.lane, place):
@@ -186,7 +189,9 @@ def _forget_answer(work: Work, id: MessageId, number: int) -> None:
     """Answers are kept for the first and the last two attempts."""
     key = numbered(id, max(0, number))
     value = work.transaction.get(Table.ATTEMPTS, key) if number > 1 else None
-    if value is not None:
+    if value is None:
+        return
+    with suppress(CorruptRecord):
         lighter = replace(records.decode_attempt(number, value), answer=None)
         work.transaction.put(Table.ATTEMPTS, key, records.encode_attempt(lighter))
 

@@ -1,0 +1,99 @@
+"""When to look at which lane: timers of the lanes in memory, and the store's agenda for all the others.
+
+The agenda is read when its first moment has come, never on a schedule: a waiting host costs nothing meanwhile.
+"""
+
+from heapq import heappop, heappush
+
+from holdfast.core.lane import Lane
+from holdfast.delivery.roster import Roster
+from holdfast.store.port import Store
+
+LIVE_LANES = 1_024
+LANES_A_READ = 128
+SNOOZE = 1_000
+"""A lane that was woken is not woken again before this has passed, unless something of it was written meanwhile."""
+NEVER = 1 << 62
+
+
+class AgendaKeeper:
+    def __init__(self, store: Store, roster: Roster) -> None:
+        self._store = store
+        self._roster = roster
+        self._timers: list[tuple[int, int, Lane]] = []
+        self._set = 0
+        self._snoozed: dict[str, int] = {}
+        self._crowded = False
+        self._read_at = 0
+
+    @property
+    def next_at(self) -> int:
+        """When to look again."""
+        return min(self._read_at, self._timers[0][0] if self._timers else NEVER)
+
+    def set_timer(self, lane: Lane, moment: int) -> None:
+        """Wake a lane that is in memory."""
+        if lane.timer is None or moment < lane.timer:
+            lane.timer = moment
+            self._set += 1
+            heappush(self._timers, (moment, self._set, lane))
+
+    def hear(self, wake: int, now: int) -> bool:
+        """A group was written and touched a lane that needs attention then; True if that is earlier than was known."""
+        earlier = now < wake < self._read_at
+        if earlier:
+            self._read_at = wake
+        return earlier
+
+    def snooze(self, key: str, until: int) -> None:
+        self._snoozed[key] = until
+
+    def awake(self, key: str) -> None:
+        """Something of a lane was written: its moment in the agenda is a new one."""
+        self._snoozed.pop(key, None)
+
+    def left(self) -> None:
+        """A lane left memory: one that found no room there may come."""
+        if self._crowded:
+            self._crowded = False
+            self._read_at = 0
+
+    def fired(self, now: int) -> list[Lane]:
+        """The lanes whose timer has come; live again if they were not."""
+        lanes = []
+        while self._timers and self._timers[0][0] <= now:
+            moment, _, lane = heappop(self._timers)
+            if lane.timer == moment:
+                lane.timer = None
+                lanes.append(self._roster.enlist(lane.key, lane.host.name))
+        return lanes
+
+    async def due(self, now: int) -> list[Lane]:
+        """The lanes that are not in memory and need attention now; live from here on."""
+        if self._read_at > now:
+            return []
+        self._snoozed = {key: until for key, until in self._snoozed.items() if until > now}
+        room = min(LANES_A_READ, LIVE_LANES - len(self._roster.live))
+        if room <= 0:
+            self._crowded = True
+            self._read_at = NEVER
+            return []
+        self._read_at = NEVER
+        agenda = await self._store.agenda(now, room, _Skip(self._roster.live, self._snoozed))
+        self._read_at = min(self._read_at, agenda.next or NEVER, min(self._snoozed.values(), default=NEVER))
+        lanes = [self._roster.enlist(key, None) for key in agenda.lanes]
+        for lane in lanes:
+            lane.stale = lane.woken = True
+            self.snooze(lane.key, now + SNOOZE)
+        return lanes
+
+
+class _Skip:
+    """Lanes that the agenda need not name: in memory, or woken a moment ago."""
+
+    def __init__(self, live: dict[str, Lane], snoozed: dict[str, int]) -> None:
+        self._live = live
+        self._snoozed = snoozed
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._live or key in self._snoozed

@@ -1,0 +1,274 @@
+"""Carries out what the board decides: starts attempts, reads lanes ahead of their turn, sleeps until something is
+due.
+
+Ingest and delivery meet only in the store, plus a hint that a lane has something new. A message that was just
+committed and may start at once is never read back; one that may not is forgotten here and read when its turn comes,
+so memory does not grow with the backlog.
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from holdfast.clock import Clock
+from holdfast.core.board import Board, Start
+from holdfast.core.circuit import Change, CircuitState
+from holdfast.core.lane import Lane
+from holdfast.core.message import Entry, ErrorKind, Message, MessageId, Place, Standing, id_text
+from holdfast.core.outcome import Outcome, of_error
+from holdfast.delivery.agenda import NEVER, AgendaKeeper
+from holdfast.delivery.courier import Courier
+from holdfast.delivery.lane_reader import LaneReader
+from holdfast.delivery.roster import Roster
+from holdfast.delivery.settling import Settling
+from holdfast.log import event
+from holdfast.store.port import SaveLane, Shelve, Store
+
+FRESH_IN_MEMORY = 256
+"""Fresh messages of one lane that are kept in memory; more of them wait on disk."""
+BYTES_IN_MEMORY = 32 << 20
+UNWRITTEN = 2_048
+"""Operations not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
+
+_logger = logging.getLogger("holdfast.delivery")
+
+
+class Dispatcher:
+    """Delivery's one loop. `on_quiet_lane` is asked what else a lane with nothing to send needs before it leaves
+    memory.
+    """
+
+    def __init__(
+        self, store: Store, board: Board, roster: Roster, courier: Courier, settling: Settling, clock: Clock
+    ) -> None:
+        self._store = store
+        self._board = board
+        self._roster = roster
+        self._courier = courier
+        self._settling = settling
+        self._clock = clock
+        self._reader = LaneReader(store, roster, clock)
+        self._agenda = AgendaKeeper(store, roster)
+        self._called = trio.Event()
+        self._quiet = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self.in_flight: dict[MessageId, Start] = {}
+        self.on_quiet_lane: Callable[[Lane], int | None] = lambda lane: None
+        store.on_accepted = self.accepted
+        store.on_commit = self.committed
+
+    # -- what others tell ------------------------------------------------------------------------------------------
+
+    def accepted(self, message: Message, active: bool) -> None:
+        """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
+        self._settling.tally.accepted += 1
+        lane = self._roster.enlist(message.lane, message.host)
+        if not active:
+            self._reader.note_queued(lane, message)
+        elif self._has_room(lane):
+            lane.fresh.append(Entry(message, Place(Standing.ACTIVE, message.born)))
+            self._roster.hold(lane, message)
+        else:
+            self._shelve(lane, [message])
+        self.attend(lane)
+
+    def committed(self, earliest_wake: int) -> None:
+        now = self._clock.now()
+        if self._agenda.hear(earliest_wake, now):
+            self._called.set()
+        self._pump(now)
+        self._tell_quiet()
+
+    def attend(self, lane: Lane) -> None:
+        """Look at a lane again: start what may start, read what is missing, let go of it when it is quiet."""
+        now = self._clock.now()
+        if lane.probe is not None and lane.circuit.state is not CircuitState.DISABLED:
+            self._roster.release(lane, lane.probe.message)
+            lane.probe = None
+        self._board.touch(lane, now)
+        self._pump(now)
+        if lane.loading:
+            return
+        if lane.wants_entries(now) or lane.wants_probe(now):
+            self._reader.want(lane)
+            self._called.set()
+        elif lane.is_idle:
+            self._let_go(lane)
+        elif lane.next_due is not None and lane.enabled:
+            self._set_timer(lane, lane.next_due)
+
+    def revive(self, key: str, host: str | None = None) -> Lane:
+        """Something of a lane changed on disk: read it again, as if the agenda had named it."""
+        lane = self._roster.enlist(key, host)
+        lane.stale = lane.woken = True
+        self._agenda.awake(key)
+        self.attend(lane)
+        return lane
+
+    def forget(self, key: str) -> None:
+        self._agenda.awake(key)
+        self._roster.forget(key)
+
+    async def unfreeze(self, key: str, host: str) -> Change | None:
+        """An operator enables a circuit; returns what changed, once that is on disk."""
+        lane = self._roster.enlist(key, host)
+        if not lane.hydrated:
+            await self._reader.hydrate(lane)
+        change = lane.circuit.unfreeze(self._settling.circuit_rules, self._clock.now())
+        if change is not None:
+            lane.host.slow_start()
+            lane.host.hold_until = 0
+            self._settling.tell_change(lane, change)
+            await self._store.perform(SaveLane(lane))
+        self.revive(key, host)
+        return change
+
+    def slow_start(self, key: str, host: str) -> None:
+        """Messages of this lane were replayed: its host is approached carefully."""
+        self.revive(key, host).host.slow_start()
+
+    def lane_of(self, key: str) -> Lane | None:
+        lane = self._roster.find(key)
+        return lane if lane is not None and lane.hydrated else None
+
+    def active_in(self, lane: Lane) -> int:
+        under_way = (start.entry for start in self.in_flight.values() if start.lane is lane)
+        entries = [*lane.fresh, *under_way]
+        return sum(entry.place.standing is Standing.ACTIVE for entry in entries)
+
+    @property
+    def attempts_in_flight(self) -> int:
+        return self._board.in_flight
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way, and nothing may start now."""
+        under_way = self.in_flight or self._reader.wanted or self._store.pending
+        return not under_way and self._agenda.next_at > self._clock.now()
+
+    async def wait_quiet(self) -> None:
+        while not self.is_quiet:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Deliver until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            while True:
+                now = self._clock.now()
+                for lane in await self._agenda.due(now):
+                    self.attend(lane)
+                for lane in self._agenda.fired(now):
+                    self.attend(lane)
+                for lane in await self._reader.read():
+                    if not lane.enabled:
+                        self._retreat(lane)
+                    self.attend(lane)
+                self._pump(self._clock.now())
+                self._tell_quiet()
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Sleep until something is due, or somebody calls."""
+        moment = min(self._agenda.next_at, self._board.wake_at() or NEVER)
+        deadline = self._clock.deadline(int(moment)) if moment < NEVER else float("inf")
+        with trio.CancelScope(deadline=deadline):
+            await self._called.wait()
+        self._called = trio.Event()
+
+    def _pump(self, now: int) -> None:
+        nursery = self._nursery
+        if nursery is None:
+            return
+        while self._store.pending < UNWRITTEN and (start := self._board.pick(now)) is not None:
+            self.in_flight[start.entry.message.id] = start
+            nursery.start_soon(self._attempt, start)
+
+    async def _attempt(self, start: Start) -> None:
+        began = self._clock.now()
+        try:
+            outcome = await self._courier.carry(start.entry.message, began)
+        except trio.Cancelled:
+            self._settle(start, of_error(ErrorKind.INTERRUPTED, "holdfast was shutting down"), began)
+            raise
+        except Exception as error:
+            # A bug of ours met by one message must not stop all the others: it is that message's failed attempt.
+            event(_logger, logging.ERROR, "attempt_crashed", exc_info=error, message=id_text(start.entry.message.id))
+            outcome = of_error(ErrorKind.PROTOCOL, f"holdfast failed: {error!r}", here=True)
+        self._settle(start, outcome, began)
+
+    def _settle(self, start: Start, outcome: Outcome, began: int) -> None:
+        lane, message = start.lane, start.entry.message
+        now = self._clock.now()
+        settlement = self._settling.settle(start, outcome, began, now)
+        settlement.operation.done = lambda _: self._settled(lane, message, settlement.due)
+        del self.in_flight[message.id]
+        self._store.submit(settlement.operation)
+        if settlement.change is not None:
+            lane.stale = True
+            if not lane.enabled:
+                self._retreat(lane)
+        self._board.ended(start, now)
+        self._pump(now)
+
+    def _settled(self, lane: Lane, message: Message, due: int | None) -> None:
+        """An outcome is on disk: where the message stands now is for the next read to say."""
+        self._roster.release(lane, message)
+        if lane.loading:
+            lane.lately.add(message.id)
+        if due is not None:
+            self._reader.note_due(lane, due)
+        self._agenda.awake(lane.key)
+        self.attend(lane)
+
+    def _retreat(self, lane: Lane) -> None:
+        """Its circuit lets nothing through: what is in memory waits on disk like the rest."""
+        entries = [*lane.fresh, *lane.due]
+        lane.fresh.clear()
+        lane.due.clear()
+        for entry in entries:
+            self._roster.release(lane, entry.message)
+        shelved = [entry.message for entry in entries if entry.place.standing is Standing.ACTIVE]
+        if shelved:
+            self._shelve(lane, shelved)
+
+    def _shelve(self, lane: Lane, messages: list[Message]) -> None:
+        """Active messages that can't start now go to their lane's queue."""
+
+        def shelved(_: object) -> None:
+            lane.shelving -= 1
+            for message in messages:
+                self._reader.note_queued(lane, message)
+            self.attend(lane)
+
+        lane.shelving += 1
+        self._store.submit(Shelve(messages, done=shelved))
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _has_room(self, lane: Lane) -> bool:
+        if lane.more_fresh or lane.shelving or (lane.hydrated and not lane.enabled):
+            return False
+        return len(lane.fresh) < FRESH_IN_MEMORY and self._roster.bytes_held < BYTES_IN_MEMORY
+
+    def _let_go(self, lane: Lane) -> None:
+        if lane.woken:
+            lane.woken = False
+            snooze_until = self.on_quiet_lane(lane)
+            if snooze_until is not None:
+                self._agenda.snooze(lane.key, snooze_until)
+        self._roster.retire(lane)
+        self._agenda.left()
+
+    def _set_timer(self, lane: Lane, moment: int) -> None:
+        self._agenda.set_timer(lane, moment)
+        self._called.set()
+
+    def _tell_quiet(self) -> None:
+        if self.is_quiet:
+            self._quiet.set()

@@ -1,0 +1,108 @@
+"""Reads lanes from the store: their circuits, and the next entries of their queues, in batches of several lanes.
+
+A read shows the store as it was when it began. What was settled meanwhile may still be shown where it was, and what was
+accepted meanwhile is not shown: `Lane.lately` and the hints make up for both.
+"""
+
+import logging
+
+from holdfast.clock import Clock
+from holdfast.core.lane import LOW_WATER, Lane
+from holdfast.core.message import Entry, Message, MessageId, id_text
+from holdfast.delivery.roster import Roster
+from holdfast.log import event
+from holdfast.store.port import Ask, Store, View
+
+LANES_A_READ = 64
+ENTRIES_A_READ = 64
+
+_logger = logging.getLogger("holdfast.delivery")
+
+
+class LaneReader:
+    def __init__(self, store: Store, roster: Roster, clock: Clock) -> None:
+        self._store = store
+        self._roster = roster
+        self._clock = clock
+        self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
+        self._broken: set[MessageId] = set()
+        self.wanted: dict[str, Lane] = {}
+
+    def want(self, lane: Lane) -> None:
+        lane.loading = True
+        self.wanted[lane.key] = lane
+
+    def note_queued(self, lane: Lane, message: Message) -> None:
+        """A message went to this lane's queue on disk, or among those due later."""
+        self._note(lane, message.born, queued=message.born <= self._clock.now())
+
+    def note_due(self, lane: Lane, due: int) -> None:
+        """A message of this lane is to be tried again then."""
+        self._note(lane, due, queued=False)
+
+    async def read(self) -> list[Lane]:
+        """Read the lanes that were asked for, some at a time. Returns those that were read."""
+        lanes = list(self.wanted.values())[:LANES_A_READ]
+        if not lanes:
+            return []
+        views = await self._store.survey([self._ask(lane) for lane in lanes])
+        for lane, view in zip(lanes, views, strict=True):
+            del self.wanted[lane.key]
+            self._take(lane, view)
+        return lanes
+
+    async def hydrate(self, lane: Lane) -> None:
+        """Make sure that a lane's circuit is known."""
+        view = (await self._store.survey([Ask(lane.key, 0, 0, 0, None, frozenset())]))[0]
+        if not lane.hydrated:
+            self._roster.hydrate(lane, view.record)
+
+    def _ask(self, lane: Lane) -> Ask:
+        fresh = ENTRIES_A_READ if len(lane.fresh) < LOW_WATER else 0
+        due = ENTRIES_A_READ if len(lane.due) < LOW_WATER else 0
+        if lane.hydrated and not lane.enabled:
+            fresh = due = 0
+        skip = frozenset(lane.known | self._broken)
+        return Ask(lane.key, self._clock.now(), fresh, due, lane.circuit.probed, skip)
+
+    def _take(self, lane: Lane, view: View) -> None:
+        if not lane.hydrated:
+            self._roster.hydrate(lane, view.record)
+        self._report(view.broken)
+        lane.more_fresh = view.more_fresh
+        lane.next_due = view.next_due
+        lane.oldest = view.heads.oldest
+        lane.probe_from = view.heads.probe_from
+        passed = lane.lately | lane.known
+        lane.loading = lane.stale = False
+        lane.lately.clear()
+        for moment, queued in self._meanwhile.pop(lane, ()):
+            self._note(lane, moment, queued=queued)
+        if lane.enabled:
+            self._queue(lane, [entry for entry in (*view.fresh, *view.due) if entry.message.id not in passed])
+        elif view.probe is not None and view.probe.message.id not in passed and lane.wants_probe(self._clock.now()):
+            lane.probe = view.probe
+            self._roster.hold(lane, view.probe.message)
+
+    def _queue(self, lane: Lane, entries: list[Entry]) -> None:
+        """Delayed first attempts stand among the retries on disk, and among the fresh ones here."""
+        for entry in entries:
+            self._roster.hold(lane, entry.message)
+            (lane.due if entry.place.retry else lane.fresh).append(entry)
+
+    def _note(self, lane: Lane, moment: int, *, queued: bool) -> None:
+        if lane.loading:
+            self._meanwhile.setdefault(lane, []).append((moment, queued))
+        lane.oldest = moment if lane.oldest is None else min(lane.oldest, moment)
+        if queued:
+            lane.more_fresh = True
+            lane.probe_from = 0
+            return
+        lane.next_due = moment if lane.next_due is None else min(lane.next_due, moment)
+        lane.probe_from = moment if lane.probe_from is None else min(lane.probe_from, moment)
+
+    def _report(self, broken: list[tuple[MessageId, str]]) -> None:
+        """A record that can't be read stays where it is, is told once, and holds up nothing else."""
+        for id, fault in broken:
+            self._broken.add(id)
+            event(_logger, logging.ERROR, "record_broken", message=id_text(id), detail=fault)

@@ -1,0 +1,111 @@
+"""The lanes and hosts in memory. A lane is read from the store when something of it may start, and leaves when it is
+quiet.
+
+Live lanes have something in memory or under way. Cold ones are kept a while, because a healthy host's next message
+comes soon; when they leave, their counters go to disk. So a waiting host costs no memory, however long its queue.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from holdfast.core.lane import Host, Lane
+from holdfast.core.message import Message
+from holdfast.store.port import LaneRecord, SaveLane, Store
+
+COLD_LANES = 4_096
+
+
+class Roster:
+    """Finds lanes by key. `rates` are requests a second for single hosts, `rate` for all others; 0 is no limit."""
+
+    def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:
+        self._store = store
+        self._per_host = per_host
+        self._run = run
+        self._rate = rate
+        self._rates = rates
+        self._hosts: dict[str, Host] = {}
+        self._cold: OrderedDict[str, Lane] = OrderedDict()
+        self.live: dict[str, Lane] = {}
+        self.bytes_held = 0
+
+    def hold(self, lane: Lane, message: Message) -> None:
+        """A message of this lane is in memory."""
+        lane.known.add(message.id)
+        self.bytes_held += len(message.body)
+
+    def release(self, lane: Lane, message: Message) -> None:
+        if message.id in lane.known:
+            lane.known.remove(message.id)
+            self.bytes_held -= len(message.body)
+
+    def find(self, key: str) -> Lane | None:
+        return self.live.get(key) or self._cold.get(key)
+
+    def enlist(self, key: str, host: str | None) -> Lane:
+        """The lane of this key, live from now on. One that was not in memory still has to be hydrated."""
+        lane = self.live.get(key)
+        if lane is None:
+            lane = self._cold.pop(key, None) or self._create(key, host or key)
+            self.live[key] = lane
+        return lane
+
+    def hydrate(self, lane: Lane, record: LaneRecord | None) -> None:
+        """Give a lane what is stored of it. A host that another run wrote begins in slow start."""
+        lane.hydrated = True
+        if record is None:
+            return
+        if record.host != lane.host.name:
+            self._move(lane, record.host)
+        lane.circuit = record.circuit
+        host = lane.host
+        host.hold_until = max(host.hold_until, record.hold_until)
+        if host.lanes == 1:
+            host.limit = min(record.limit, self._per_host) if record.run == self._run else 1
+
+    def retire(self, lane: Lane) -> None:
+        """A lane with nothing left in memory. The longest cold one makes room, and its counters go to disk."""
+        if self.live.pop(lane.key, None) is None:
+            return
+        if not lane.hydrated:
+            self._drop(lane)
+            return
+        self._cold[lane.key] = lane
+        if len(self._cold) > COLD_LANES:
+            _, oldest = self._cold.popitem(last=False)
+            if oldest.dirty:
+                self._store.submit(SaveLane(oldest))
+            self._drop(oldest)
+
+    def forget(self, key: str) -> None:
+        for lanes in (self.live, self._cold):
+            lane = lanes.pop(key, None)
+            if lane is not None:
+                self._drop(lane)
+
+    def save_all(self) -> None:
+        """At shutdown: what was counted and not yet written."""
+        for lane in (*self.live.values(), *self._cold.values()):
+            if lane.hydrated and lane.dirty:
+                self._store.submit(SaveLane(lane))
+
+    def _create(self, key: str, host: str) -> Lane:
+        return Lane(key, self._host(host))
+
+    def _host(self, name: str) -> Host:
+        host = self._hosts.get(name)
+        if host is None:
+            rates = [rate for rate in (self._rate, self._rates.get(name, 0)) if rate]
+            interval = 1000 / min(rates) if rates else 0.0
+            host = self._hosts[name] = Host(name, self._per_host, self._per_host, interval)
+        host.lanes += 1
+        return host
+
+    def _move(self, lane: Lane, host: str) -> None:
+        self._drop(lane)
+        lane.host = self._host(host)
+
+    def _drop(self, lane: Lane) -> None:
+        lane.host.lanes -= 1
+        if not lane.host.lanes and not lane.host.in_flight:
+            self._hosts.pop(lane.host.name, None)

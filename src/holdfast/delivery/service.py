@@ -1,0 +1,90 @@
+"""Delivery put together: the same from a config for the real gateway and for one in virtual time."""
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import trio
+
+from holdfast import __version__
+from holdfast.clock import Clock
+from holdfast.config import Config, Route
+from holdfast.core.board import Board
+from holdfast.core.circuit import CircuitRules
+from holdfast.core.schedule import RetryRules
+from holdfast.core.tally import Tally
+from holdfast.delivery.courier import Carrier, Courier, RouteTerms
+from holdfast.delivery.dispatcher import Dispatcher
+from holdfast.delivery.roster import Roster
+from holdfast.delivery.settling import Settling
+from holdfast.delivery.upkeep import Retention, Upkeep
+from holdfast.store.port import Store
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def circuit_rules(config: Config) -> CircuitRules:
+    rules = config.circuit
+    return CircuitRules(
+        rules.window,
+        rules.min_attempts,
+        rules.failure_rate,
+        rules.disable_after,
+        rules.freeze_after,
+        rules.freeze_silence,
+        rules.freeze_at,
+        rules.probe_every,
+        rules.forget_after,
+    )
+
+
+def retry_rules(config: Config) -> RetryRules:
+    rules = config.retry
+    return RetryRules(rules.base, rules.max_retries, rules.expire_after, rules.jitter, rules.retry_after_limit)
+
+
+class Delivery:
+    """`dispatcher` and `upkeep` run until cancelled; then what was counted is handed to the store."""
+
+    def __init__(
+        self, config: Config, store: Store, carrier: Carrier, clock: Clock, chance: Callable[[], float], run: int
+    ) -> None:
+        circuit, retry = circuit_rules(config), retry_rules(config)
+        self.tally = Tally()
+        self._roster = Roster(
+            store,
+            per_host=config.delivery.per_host,
+            run=run,
+            rate=config.delivery.rate_per_host,
+            rates={_host_of(route): route.rate for route in config.routes.values() if route.rate},
+        )
+        courier = Courier(
+            carrier,
+            timeout=config.delivery.timeout,
+            user_agent=config.delivery.user_agent or f"holdfast/{__version__}",
+            routes={name: RouteTerms(_host_of(route), route.timeout) for name, route in config.routes.items()},
+        )
+        board = Board(circuit, first_attempts=config.delivery.first_attempts, retries=config.delivery.retries)
+        settling = Settling(circuit, retry, chance, self.tally)
+        self.dispatcher = Dispatcher(store, board, self._roster, courier, settling, clock)
+        retention = Retention(config.retention.delivered, config.retention.dead, config.ingest.idempotency)
+        self.upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, retention, self.tally)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.dispatcher.run)
+                nursery.start_soon(self.upkeep.run)
+                task_status.started()
+        finally:
+            self._roster.save_all()
+
+
+def _host_of(route: Route) -> str:
+    """The host:port that a route sends to, as messages name it."""
+    parts = urlsplit(route.url)
+    host = parts.hostname or ""
+    return f"[{host}]:{_port(parts.scheme, parts.port)}" if ":" in host else f"{host}:{_port(parts.scheme, parts.port)}"
+
+
+def _port(scheme: str, port: int | None) -> int:
+    return port or DEFAULT_PORTS[scheme]

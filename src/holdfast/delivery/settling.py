@@ -1,0 +1,150 @@
+"""What the end of an attempt changes: the circuit, the host's limit, the schedule, and the one operation that records
+it.
+
+Everything is decided here, synchronously, and told to the log; the dispatcher carries it out.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.board import Start
+from holdfast.core.circuit import Change, CircuitRules
+from holdfast.core.lane import Lane
+from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, id_text
+from holdfast.core.outcome import Outcome
+from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
+from holdfast.core.tally import Tally
+from holdfast.core.times import rfc3339
+from holdfast.log import event
+from holdfast.store.port import Deliver, Fail, Operation
+
+_logger = logging.getLogger("holdfast.delivery")
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to write, when the message is due again if it is, and the circuit's change of state if there was one."""
+
+    operation: Operation
+    due: int | None
+    change: Change | None
+
+
+class Settling:
+    """Turns outcomes into settlements. `chance` gives numbers from 0 up to 1 for the jitter."""
+
+    def __init__(self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], tally: Tally) -> None:
+        self.circuit_rules = circuit
+        self._retry = retry
+        self._chance = chance
+        self.tally = tally
+
+    def settle(self, start: Start, outcome: Outcome, began: int, now: int) -> Settlement:
+        attempt = Attempt(
+            start.entry.place.attempts + 1,
+            start.kind,
+            began,
+            now - began,
+            outcome.address,
+            outcome.status,
+            outcome.error,
+            outcome.detail,
+            outcome.fault,
+            outcome.answer,
+        )
+        self.tally.outcomes[str(outcome.error or outcome.status)] += 1
+        if outcome.delivered:
+            return self._delivered(start, attempt, now)
+        return self._failed(start, attempt, outcome, now)
+
+    def _delivered(self, start: Start, attempt: Attempt, now: int) -> Settlement:
+        lane = start.lane
+        had_failures = lane.circuit.has_failures
+        change = lane.circuit.succeeded(self.circuit_rules, now, spell=start.spell, probe=start.kind is Kind.PROBE)
+        lane.host.succeeded()
+        if change is not None:
+            lane.host.slow_start()
+            self.tell_change(lane, change)
+        self.tally.delivered += 1
+        saved = lane if had_failures or change is not None else None
+        return Settlement(Deliver(start.entry, attempt, saved), None, change)
+
+    def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> Settlement:
+        lane, place = start.lane, start.entry.place
+        change = None
+        if outcome.fault is Fault.HOST:
+            change = lane.circuit.failed(self.circuit_rules, now, spell=start.spell)
+            lane.host.failed()
+        if outcome.holds_host and outcome.retry_after is not None:
+            until = min(outcome.retry_after, now + self.circuit_rules.probe_every)
+            lane.host.hold_until = max(lane.host.hold_until, until)
+        step: RetryAt | Dead | None = None
+        if start.kind is not Kind.PROBE and outcome.error is not ErrorKind.INTERRUPTED:
+            chance = self._chance() if self._retry.jitter else 0.0
+            step = after_failure(self._retry, place.retry, now, outcome.retry_after, chance)
+        self._tell_failure(start, attempt, step)
+        if change is not None:
+            self.tell_change(lane, change)
+        due = step.due if isinstance(step, RetryAt) else None
+        return Settlement(Fail(start.entry, attempt, step, lane), due, change)
+
+    def _tell_failure(self, start: Start, attempt: Attempt, step: RetryAt | Dead | None) -> None:
+        self.tally.failed += 1
+        message = start.entry.message
+        fields: dict[str, Any] = {
+            "message": id_text(message.id),
+            "host": message.host,
+            "target": message.masked_target,
+            "route": message.route,
+            "number": attempt.number,
+            "kind": attempt.kind,
+            "duration": attempt.duration / 1000,
+            "address": attempt.address,
+            "status": attempt.status,
+            "error": attempt.error,
+            "detail": attempt.detail,
+            "fault": attempt.fault,
+        }
+        present = {name: value for name, value in fields.items() if value is not None}
+        if isinstance(step, RetryAt):
+            event(
+                _logger,
+                logging.WARNING,
+                "attempt_failed",
+                **present,
+                retry=step.retry,
+                next_attempt_at=rfc3339(step.due),
+            )
+        else:
+            event(_logger, logging.WARNING, "attempt_failed", **present)
+        if isinstance(step, Dead):
+            self.tally.dead[step.reason] += 1
+            event(
+                _logger,
+                logging.ERROR,
+                "message_dead",
+                message=id_text(message.id),
+                host=message.host,
+                reason=step.reason,
+                attempts=attempt.number,
+            )
+
+    def tell_change(self, lane: Lane, change: Change) -> None:
+        circuit = lane.circuit
+        if change.reason is not None:
+            self.tally.trips[change.reason] += 1
+        event(
+            _logger,
+            logging.WARNING if change.reason else logging.INFO,
+            "circuit_changed",
+            host=lane.key,
+            before=change.before,
+            after=change.after,
+            rule=change.event,
+            reason=change.reason,
+            consecutive_failures=circuit.consecutive_failures,
+            window_attempts=circuit.window.attempts,
+            window_failures=circuit.window.failures,
+        )

@@ -1,0 +1,159 @@
+"""What happens to messages and lanes by time alone: expiry, forgetting, and the sweep of what is past its retention.
+
+Everything goes in bounded steps that ride in the same groups as the webhooks, and costs by what it removes. After every
+start nothing expires or is purged for a while, and a disabled circuit is probed before anything in it expires: whatever
+the clock or the network did meanwhile, receivers get their chance first.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from holdfast.clock import Clock, sleep_until
+from holdfast.core.circuit import CircuitRules, CircuitState
+from holdfast.core.lane import Lane
+from holdfast.core.message import DeadReason, MessageId
+from holdfast.core.schedule import RetryRules
+from holdfast.core.tally import Tally
+from holdfast.delivery.agenda import NEVER
+from holdfast.delivery.dispatcher import Dispatcher
+from holdfast.log import event
+from holdfast.store.port import SCARCE, Expire, Forget, Purge, SaveLane, Store
+
+STEP = 128
+"""Messages that one operation moves or removes: a group with it takes a few milliseconds longer, not more."""
+GRACE = 600_000
+SWEEP_AT_MOST_EVERY = 1_000
+
+_logger = logging.getLogger("holdfast.delivery")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    delivered: int
+    dead: int
+    keys: int
+
+
+class Upkeep:
+    """Asked by the dispatcher about lanes that have nothing to send; `run` is the sweep."""
+
+    def __init__(
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        circuit: CircuitRules,
+        retry: RetryRules,
+        retention: Retention,
+        tally: Tally,
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._circuit = circuit
+        self._retry = retry
+        self._retention = retention
+        self._tally = tally
+        self._started = clock.now()
+        self._grace_ends = self._started + min(GRACE, circuit.probe_every)
+        self._called = trio.Event()
+        dispatcher.on_quiet_lane = self.consider
+        store.on_scarce = lambda: self._called.set()
+
+    # -- single lanes ------------------------------------------------------------------------------------------------
+
+    def consider(self, lane: Lane) -> int | None:
+        """What a lane that the agenda named needs by time. Returns when to look again, if the agenda would say now."""
+        if not lane.hydrated or lane.stale:
+            return None
+        now = self._clock.now()
+        if lane.enabled:
+            return self._consider_forgetting(lane, now)
+        expiry = lane.expiry_at(self._retry)
+        if expiry is None or expiry > now:
+            return None
+        not_before = self._may_expire_at(lane)
+        if not_before > now:
+            return not_before
+        self._expire(lane, now)
+        return None
+
+    def _consider_forgetting(self, lane: Lane, now: int) -> int | None:
+        circuit = lane.circuit
+        if lane.oldest is not None:
+            return None
+        if max(circuit.last_attempt_at or 0, circuit.since) + self._circuit.forget_after <= now:
+            self._store.submit(Forget(lane.key, done=lambda gone: self._forgotten(lane.key) if gone else None))
+        elif lane.dirty:
+            # The agenda named it by what was last written; writing it anew gives it a new moment.
+            self._store.submit(SaveLane(lane))
+        return None
+
+    def _forgotten(self, key: str) -> None:
+        event(_logger, logging.INFO, "circuit_forgotten", host=key)
+        self._dispatcher.forget(key)
+
+    def _may_expire_at(self, lane: Lane) -> int:
+        """Not in the grace after a start; in a disabled circuit not before a probe of this run."""
+        circuit = lane.circuit
+        if circuit.state is CircuitState.DISABLED and lane.probe_from is not None and circuit.since < self._started:
+            next_probe = circuit.next_probe_at or 0
+            if next_probe - self._circuit.probe_every < self._started:
+                return max(self._grace_ends, next_probe, lane.probe_from)
+        return self._grace_ends
+
+    def _expire(self, lane: Lane, now: int) -> None:
+        def expired(ids: list[MessageId]) -> None:
+            self._tally.dead[DeadReason.EXPIRED] += len(ids)
+            if ids:
+                event(_logger, logging.ERROR, "messages_expired", host=lane.key, count=len(ids))
+                self._dispatcher.revive(lane.key, lane.host.name)
+
+        born_before = now - self._retry.expire_after + 1
+        skip = frozenset(lane.known)
+        self._store.submit(Expire(lane.key, born_before, now, STEP, skip, done=expired))
+
+    # -- the sweep ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Remove what is past its retention, sleeping until the next record is; early when room gets scarce."""
+        await sleep_until(self._clock, self._grace_ends)
+        while True:
+            if await self._sweep() >= STEP:
+                continue
+            self._called = trio.Event()
+            deadline = self._clock.deadline(await self._next_sweep())
+            with trio.CancelScope(deadline=deadline):
+                await self._called.wait()
+                await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
+
+    async def _sweep(self) -> int:
+        now = self._clock.now()
+        retention = self._retention
+        delivered, keys = now - retention.delivered, now - retention.keys
+        store = await self._store.statistics()
+        if store.used_bytes > SCARCE * store.max_bytes:
+            finished = await self._store.oldest_finished()
+            if finished.delivered is not None:
+                delivered = now
+            else:
+                keys = now + retention.keys
+        removed: int = await self._store.perform(Purge(delivered, now - retention.dead, keys, STEP))
+        if removed and max(delivered, keys) >= now:
+            event(_logger, logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
+        return removed
+
+    async def _next_sweep(self) -> int:
+        finished = await self._store.oldest_finished()
+        moments = [
+            oldest + kept
+            for oldest, kept in (
+                (finished.delivered, self._retention.delivered),
+                (finished.dead, self._retention.dead),
+                (finished.key, 2 * self._retention.keys),
+            )
+            if oldest is not None
+        ]
+        return max(self._clock.now() + SWEEP_AT_MOST_EVERY, min(moments, default=NEVER))

@@ -1,0 +1,19 @@
+"""HTTP/1.1 on trio, for both sides of a gateway. This room knows nothing of webhooks.
+
+errors.py           what can go wrong, drawn as one tree
+problem.py          refusals as RFC 9457 problem documents
+message.py          Request, Response and StreamingResponse, and how a response becomes bytes
+strict.py           the grammar of heads: what is refused, whichever engine reads it
+cutter.py           where a head ends
+body.py             bodies by length, in chunks, until close
+codec.py            the sans-IO parsers and the choice of engine
+codec_h11.py        the engine that is always there
+codec_httptools.py  the fast one
+listeners.py        TCP and Unix sockets to listen on
+server.py           the accept loops, the limit on connections, stopping
+server_connection.py the loop of one connection
+connection.py       one dialled connection, plain or TLS
+pool.py             idle connections by origin
+transport.py        one exchange from address to answer, under one deadline
+httpx_face.py       the same as an httpx transport; the only module here that imports httpx
+"""

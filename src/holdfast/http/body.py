@@ -1,0 +1,152 @@
+"""Bodies: delimited by a length, by chunks, or by the end of the connection.
+
+Each decoder keeps what it decoded in `body`, up to `limit`, and what came after its end in `leftover`. It
+raises `ProtocolError`: 400 for broken framing, 413 past the limit; what was decoded until then stays in
+`body`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from holdfast.http.errors import ProtocolError
+from holdfast.http.strict import is_field_line
+
+MAX_CHUNK_LINE = 256
+MAX_CHUNK_EXTENSIONS = 4096
+MAX_TRAILERS = 8192
+
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})([ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+
+
+class Body(Protocol):
+    body: bytearray
+    leftover: bytes
+    complete: bool
+
+    def feed(self, data: bytes) -> None: ...
+
+    def feed_end(self) -> None:
+        """The connection ended. Only a body that lasts until then is complete by it."""
+
+
+class SizedBody:
+    def __init__(self, length: int, limit: int) -> None:
+        self.body = bytearray()
+        self.leftover = b""
+        self.complete = length == 0
+        self._length = length
+        self._limit = limit
+
+    def feed(self, data: bytes) -> None:
+        missing = self._length - len(self.body)
+        if len(data) > missing:
+            self.leftover += data[missing:]
+            data = data[:missing]
+        _append(self.body, data, self._limit)
+        self.complete = len(self.body) == self._length
+
+    def feed_end(self) -> None:
+        pass
+
+
+class BodyUntilEnd:
+    def __init__(self, limit: int) -> None:
+        self.body = bytearray()
+        self.leftover = b""
+        self.complete = False
+        self._limit = limit
+
+    def feed(self, data: bytes) -> None:
+        _append(self.body, data, self._limit)
+
+    def feed_end(self) -> None:
+        self.complete = True
+
+
+class ChunkedBody:
+    """Strict: CRLF only, bounded extensions and trailers, both dropped."""
+
+    def __init__(self, limit: int) -> None:
+        self.body = bytearray()
+        self.leftover = b""
+        self.complete = False
+        self._limit = limit
+        self._buffer = bytearray()
+        self._missing = 0
+        self._extensions_left = MAX_CHUNK_EXTENSIONS
+        self._trailers_left = MAX_TRAILERS
+        self._step = self._read_size
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        while not self.complete and self._step():
+            pass
+        if self.complete:
+            self.leftover += bytes(self._buffer)
+            self._buffer.clear()
+
+    def feed_end(self) -> None:
+        pass
+
+    def _read_size(self) -> bool:
+        line = self._take_line(MAX_CHUNK_LINE, "malformed chunk size")
+        if line is None:
+            return False
+        matched = _CHUNK_LINE.fullmatch(line)
+        if matched is None:
+            raise ProtocolError(400, "malformed chunk size")
+        self._extensions_left -= len(matched[2] or b"")
+        if self._extensions_left < 0:
+            raise ProtocolError(400, "too many chunk extensions")
+        self._missing = int(matched[1], 16)
+        self._step = self._read_data if self._missing else self._read_trailer
+        return True
+
+    def _read_data(self) -> bool:
+        data = bytes(self._buffer[: self._missing])
+        del self._buffer[: self._missing]
+        self._missing -= len(data)
+        _append(self.body, data, self._limit)
+        if self._missing:
+            return False
+        self._step = self._read_end_of_data
+        return True
+
+    def _read_end_of_data(self) -> bool:
+        if not b"\r\n".startswith(self._buffer[:2]):
+            raise ProtocolError(400, "chunk is longer than its size says")
+        if len(self._buffer) < 2:
+            return False
+        del self._buffer[:2]
+        self._step = self._read_size
+        return True
+
+    def _read_trailer(self) -> bool:
+        line = self._take_line(self._trailers_left, "malformed trailer")
+        if line is None:
+            return False
+        self._trailers_left -= len(line) + 2
+        if not line:
+            self.complete = True
+        elif not is_field_line(line):
+            raise ProtocolError(400, "malformed trailer")
+        return True
+
+    def _take_line(self, limit: int, fault: str) -> bytes | None:
+        end = self._buffer.find(b"\r\n", 0, limit)
+        if end < 0:
+            if len(self._buffer) >= limit or b"\n" in self._buffer:
+                raise ProtocolError(400, fault)
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+
+def _append(body: bytearray, data: bytes, limit: int) -> None:
+    room = limit - len(body)
+    body += data[:room]
+    if len(data) > room:
+        raise ProtocolError(413, f"the body is larger than {limit} bytes")

@@ -1,0 +1,42 @@
+"""The engine that is always there: h11, pure Python."""
+
+from __future__ import annotations
+
+import h11
+
+from holdfast.http.message import Headers
+
+# strict.py has bounded the head already, so h11's own limit on incomplete ones must never be what decides.
+_NO_LIMIT = 1 << 30
+
+
+class H11Engine:
+    name = "h11"
+
+    def read_request(self, raw: bytes) -> tuple[str, bytes, Headers]:
+        event = _read(h11.SERVER, raw)
+        if not isinstance(event, h11.Request):
+            raise ValueError("h11 found no request")
+        return event.method.decode("ascii"), event.target, list(event.headers)
+
+    def read_response(self, raw: bytes) -> Headers:
+        event = _read(h11.CLIENT, raw)
+        if not isinstance(event, h11.Response | h11.InformationalResponse):
+            raise ValueError("h11 found no response")
+        return list(event.headers)
+
+
+def _read(role: type[h11.SERVER] | type[h11.CLIENT], raw: bytes) -> object:
+    connection = h11.Connection(role, max_incomplete_event_size=_NO_LIMIT)
+    if role is h11.CLIENT:
+        # h11 reads an answer only after a request; which one makes no difference to the reading of a head.
+        connection.send(h11.Request(method="GET", target="/", headers=[("host", "-")]))
+        connection.send(h11.EndOfMessage())
+    connection.receive_data(raw)
+    try:
+        return connection.next_event()
+    except h11.RemoteProtocolError as error:
+        raise ValueError(str(error)) from error
+
+
+ENGINE = H11Engine()

@@ -1,0 +1,51 @@
+"""The fast engine: httptools, which is Node's llhttp."""
+
+from __future__ import annotations
+
+import httptools
+
+from holdfast.http.message import Headers
+
+
+class _Collector:
+    """Receives one head from a parser."""
+
+    __slots__ = ("headers", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers: Headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+
+class HttptoolsEngine:
+    name = "httptools"
+
+    def read_request(self, raw: bytes) -> tuple[str, bytes, Headers]:
+        collector = _Collector()
+        parser = httptools.HttpRequestParser(collector)
+        _feed(parser, raw)
+        return parser.get_method().decode("ascii"), collector.target, collector.headers
+
+    def read_response(self, raw: bytes) -> Headers:
+        collector = _Collector()
+        _feed(httptools.HttpResponseParser(collector), raw)
+        return collector.headers
+
+
+def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, raw: bytes) -> None:
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        # CONNECT or an Upgrade header: the head was read whole, and what follows it is not for this engine.
+        pass
+    except httptools.HttpParserError as error:
+        raise ValueError(str(error)) from error
+
+
+ENGINE = HttptoolsEngine()

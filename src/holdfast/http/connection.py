@@ -1,0 +1,223 @@
+"""One dialled connection, plain or TLS, and how it comes about.
+
+Both kinds fail with `OSError` only, so that what uses them need not know which kind they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import trio
+
+from holdfast.http.errors import ConnectError, TlsError
+
+READ_SIZE = 16384
+TLS_AT_ONCE = 16384
+
+_NO_WAY_FROM_HERE = frozenset({errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+_TLS_RECORD_TYPES = range(20, 25)
+_TLS_VERSIONS = frozenset({"TLSv1.2", "TLSv1.3"})
+
+Address = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where requests go. `host` is an ASCII name or a literal address without brackets.
+
+    `zone` keeps connections apart that must never be shared, such as those under another client certificate.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    zone: str = ""
+
+
+class Dialled(NamedTuple):
+    """A connected socket, as the system sees it and as trio does, and its peer as "ip:port"."""
+
+    raw: socket.socket
+    socket: trio.socket.SocketType
+    address: str
+
+
+class Connection:
+    """A plain connection. `address` is the peer's, as "ip:port"."""
+
+    def __init__(self, origin: Origin, dialled: Dialled) -> None:
+        self.origin = origin
+        self.address = dialled.address
+        self._raw = dialled.raw
+        self._socket = dialled.socket
+
+    async def send_some(self, data: bytes) -> int:
+        """Sends what can be sent without the peer reading; the number of bytes taken."""
+        return await self._socket.send(data)
+
+    async def send_all(self, data: memoryview) -> None:
+        while data:
+            data = data[await self._socket.send(data) :]
+
+    async def receive(self) -> bytes:
+        return await self._socket.recv(READ_SIZE)
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection is as it should be: still there, and nothing to read on it."""
+        try:
+            self._raw.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class TlsConnection(Connection):
+    def __init__(self, origin: Origin, dialled: Dialled, context: ssl.SSLContext) -> None:
+        super().__init__(origin, dialled)
+        self._records = _RecordStream(dialled.socket)
+        try:
+            self._stream = trio.SSLStream(self._records, context, server_hostname=origin.host, https_compatible=True)
+        except ValueError as error:
+            raise TlsError(f"{origin.host!r} can't be in a certificate: {error}", self.address) from error
+
+    async def handshake(self) -> None:
+        try:
+            await self._stream.do_handshake()
+        except (trio.BrokenResourceError, OSError) as error:
+            raise TlsError(f"TLS handshake failed: {_reason(error)}", self.address) from error
+        if self._stream.version() not in _TLS_VERSIONS:
+            raise TlsError(f"{self._stream.version()} is too old, TLS 1.2 is needed", self.address)
+
+    async def send_some(self, data: bytes) -> int:
+        if len(data) > TLS_AT_ONCE:
+            return 0
+        await self.send_all(memoryview(data))
+        return len(data)
+
+    async def send_all(self, data: memoryview) -> None:
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
+        if self._records.send_error is not None:
+            raise self._records.send_error
+
+    async def receive(self) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(READ_SIZE))
+        except trio.BrokenResourceError as error:
+            raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
+
+    def is_quiet(self) -> bool:
+        return not self._records.held and not self._stream.pending() and super().is_quiet()
+
+
+class _RecordStream(trio.abc.Stream):
+    """The socket below TLS.
+
+    It hands up one record at a time, so that records nobody asked for stay visible in `held`. A failure to send
+    is noted and not raised: TLS would give up reading then, and the peer may have said why it closed.
+    """
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket = sock
+        self.held = bytearray()
+        self.send_error: OSError | None = None
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        while (size := self._next_record()) is None:
+            data = await self._socket.recv(READ_SIZE)
+            if not data:
+                size = len(self.held)
+                break
+            self.held += data
+        record = bytes(self.held[:size])
+        del self.held[:size]
+        return record
+
+    def _next_record(self) -> int | None:
+        """The size of the first record held, or None as long as it is not whole."""
+        if self.held and self.held[0] not in _TLS_RECORD_TYPES:
+            return len(self.held)
+        size = 5 + int.from_bytes(self.held[3:5], "big")
+        return size if len(self.held) >= max(size, 5) else None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        left = memoryview(data)
+        while left and self.send_error is None:
+            try:
+                left = left[await self._socket.send(left) :]
+            except OSError as error:
+                self.send_error = error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def aclose(self) -> None:
+        self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+async def connect(addresses: Sequence[Address], deadline: float, trying: Callable[[str], None]) -> Dialled:
+    """Dials each address in turn. Each may use an equal share of the time left, the last one all of it.
+
+    If none answers, the error is that of the last one tried, but "no route from here" never hides what an
+    address that could be reached has said.
+    """
+    failure: ConnectError | None = None
+    for position, (family, name) in enumerate(addresses):
+        address = format_address(name)
+        trying(address)
+        others = len(addresses) - position - 1
+        share = (deadline - trio.current_time()) / (others + 1)
+        try:
+            if not others:
+                return await _connect_one(family, name)
+            with trio.move_on_after(share):
+                return await _connect_one(family, name)
+            failure = ConnectError("the connection was not established in time", address, errno.ETIMEDOUT)
+        except OSError as error:
+            if failure is None or error.errno not in _NO_WAY_FROM_HERE:
+                failure = ConnectError(_system_text(error), address, error.errno)
+    raise failure or ConnectError("there is no address to connect to")
+
+
+async def _connect_one(family: socket.AddressFamily, name: tuple[Any, ...]) -> Dialled:
+    raw = socket.socket(family, socket.SOCK_STREAM)
+    sock = trio.socket.from_stdlib_socket(raw)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await sock.connect(name)
+        return Dialled(raw, sock, format_address(sock.getpeername()))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def format_address(name: tuple[Any, ...]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _system_text(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"certificate refused: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return cause.reason or str(cause)
+    return str(cause) or "the connection was closed"

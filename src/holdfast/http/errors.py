@@ -1,0 +1,74 @@
+"""Everything that this room raises, in one place.
+
+    Exception
+    ├── ProtocolError          a peer's request breaks HTTP or a limit; `status` is the answer to it
+    ├── Problem                (problem.py) a refusal by whoever uses the server
+    └── ExchangeError          no answer was had; `kind` is a word for records
+        ├── ExchangeTimeout    "timeout"   the total deadline passed; `stage` says during what
+        ├── ConnectError       "connect"   no address could be dialled; `errno` of the last one
+        ├── TlsError           "tls"       handshake or certificate
+        ├── ConnectionReset    "reset"     closed or reset before the answer's head was complete
+        └── BadAnswer          "protocol"  what came is not an HTTP/1.1 answer
+
+Errors of the resolver that a transport was given pass through it untouched and are not in this tree.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Stage = Literal["resolve", "connect", "tls", "send", "answer"]
+
+
+class ProtocolError(Exception):
+    """A request that can't be served as sent. The connection is closed after the answer."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(status, detail)
+        self.status = status
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.detail}"
+
+
+class ExchangeError(Exception):
+    """The exchange ended without an answer; `address` is the one connected to, or tried last."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, detail: str, address: str | None = None) -> None:
+        super().__init__(detail, address)
+        self.detail = detail
+        self.address = address
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.address})" if self.address else self.detail
+
+
+class ExchangeTimeout(ExchangeError):
+    kind = "timeout"
+
+    def __init__(self, detail: str, address: str | None = None, stage: Stage = "answer") -> None:
+        super().__init__(detail, address)
+        self.stage = stage
+
+
+class ConnectError(ExchangeError):
+    kind = "connect"
+
+    def __init__(self, detail: str, address: str | None = None, errno: int | None = None) -> None:
+        super().__init__(detail, address)
+        self.errno = errno
+
+
+class TlsError(ExchangeError):
+    kind = "tls"
+
+
+class ConnectionReset(ExchangeError):
+    kind = "reset"
+
+
+class BadAnswer(ExchangeError):
+    kind = "protocol"

@@ -1,0 +1,57 @@
+"""Sockets to listen on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import trio
+
+from holdfast.http.message import LocalAddress
+
+BACKLOG = 1024
+
+
+async def open_tcp_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """One listener for each address that `host` names."""
+    return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+
+
+async def open_unix_listener(path: str | os.PathLike[str], mode: int, group: int | None = None) -> trio.SocketListener:
+    """A listener on a Unix socket with this mode; a socket left over at `path` is replaced.
+
+    A bound socket refuses connections until it listens, so owner and mode are set between the two: nobody can
+    connect before. The process's umask is left alone, other threads create files under it.
+    """
+    name = os.fspath(path)
+    _remove_left_over(Path(name))
+    listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await listening.bind(name)
+        if group is not None:
+            os.chown(name, -1, group)
+        os.chmod(name, mode)  # noqa: PTH101
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return trio.SocketListener(listening)
+
+
+def local_address(listener: trio.SocketListener) -> LocalAddress:
+    name = listener.socket.getsockname()
+    if isinstance(name, str | bytes):
+        return os.fsdecode(name)
+    return str(name[0]), int(name[1])
+
+
+def _remove_left_over(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(f"{path} is in the way: it is not a socket")
+    path.unlink()

@@ -1,0 +1,169 @@
+"""The server: accept loops, the limit on connections, and stopping.
+
+One server may have several listeners, TCP and Unix; what happens on a connection is in server_connection.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from holdfast.http.codec import Engine, RequestHead, best_engine
+from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
+from holdfast.http.message import Request, Response, StreamingResponse, with_connection
+from holdfast.http.problem import problem_for_status
+from holdfast.http.server_connection import ServerConnection, linger
+
+__all__ = [
+    "Gate",
+    "Handler",
+    "Limits",
+    "Request",
+    "Response",
+    "Server",
+    "StreamingResponse",
+    "open_tcp_listeners",
+    "open_unix_listener",
+]
+
+Handler = Callable[[Request], Awaitable[Response | StreamingResponse | bytes]]
+Gate = Callable[[RequestHead], None]
+
+ACCEPT_PAUSE = 0.1
+TURN_AWAY_AT_ONCE = 64
+TURN_AWAY_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
+_TOO_MANY_DETAIL = "too many connections"
+_TOO_MANY = with_connection(
+    problem_for_status(503, _TOO_MANY_DETAIL, [(b"retry-after", b"1")]).response().encode(), b"close"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes, times in seconds."""
+
+    max_body: int
+    max_head: int
+    max_headers: int
+    max_connections: int
+    head_timeout: float
+    body_timeout: float
+    idle_timeout: float
+
+
+class Server:
+    """Answers requests with `handler`.
+
+    `gate` is called with each complete head before its body is asked for, and raises `Problem` to refuse.
+    `on_refusal` hears status and detail of everything refused before it got that far.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: Limits,
+        *,
+        gate: Gate | None = None,
+        engine: Engine | None = None,
+        on_refusal: Callable[[int, str], None] | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.gate = gate
+        self.engine = engine or best_engine()
+        self._on_refusal = on_refusal
+        self._stop_requested = trio.Event()
+        self._live: set[ServerConnection] = set()
+        self._being_turned_away = 0
+
+    @property
+    def connections(self) -> int:
+        return len(self._live)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop_requested.is_set()
+
+    def stop(self) -> None:
+        """Take no more connections, close idle ones, end streams. Requests under way are still answered."""
+        self._stop_requested.set()
+
+    def refused(self, status: int, detail: str) -> None:
+        if self._on_refusal is not None:
+            self._on_refusal(status, detail)
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs until `stop()` and the last answer after it, or until cancelled. Closes the listeners."""
+        try:
+            async with trio.open_nursery() as connections:
+                async with trio.open_nursery() as acceptors:
+                    for listener in listeners:
+                        acceptors.start_soon(self._accept, listener, connections)
+                    task_status.started()
+                    await self._stop_requested.wait()
+                    acceptors.cancel_scope.cancel()
+                _close(listeners)
+                for connection in self._live:
+                    connection.close_if_idle()
+        finally:
+            _close(listeners)
+
+    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        local = local_address(listener)
+        while True:
+            try:
+                sock, _ = await listener.socket.accept()
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.EINVAL, errno.ENOTSOCK):
+                    raise
+                # Out of descriptors or memory: connections wait in the backlog until some are free again.
+                if error.errno != errno.ECONNABORTED:
+                    _logger.warning("could not accept a connection on %s: %s", local, error)
+                    await trio.sleep(ACCEPT_PAUSE)
+                continue
+            if len(self._live) >= self.limits.max_connections:
+                self._turn_away(sock, nursery)
+                continue
+            connection = ServerConnection(self, sock, local)
+            self._live.add(connection)
+            nursery.start_soon(self._run, connection)
+
+    async def _run(self, connection: ServerConnection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._live.discard(connection)
+
+    def _turn_away(self, sock: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        self.refused(503, _TOO_MANY_DETAIL)
+        if self._being_turned_away >= TURN_AWAY_AT_ONCE:
+            sock.close()
+            return
+        self._being_turned_away += 1
+        nursery.start_soon(self._send_away, sock)
+
+    async def _send_away(self, sock: trio.socket.SocketType) -> None:
+        try:
+            with suppress(OSError), trio.move_on_after(TURN_AWAY_SECONDS):
+                await sock.send(_TOO_MANY)
+                await linger(sock)
+        finally:
+            sock.close()
+            self._being_turned_away -= 1
+
+
+def _close(listeners: Sequence[trio.SocketListener]) -> None:
+    for listener in listeners:
+        listener.socket.close()

@@ -1,0 +1,265 @@
+"""One connection of the server, from its first byte to its last.
+
+    idle ──first byte──> head ──head complete, gate passed──> body ──complete──> handling ──> sending ──> idle
+                                                                                    └──> streaming ──> closed
+
+One cancel scope spans the connection, and each phase moves its deadline: `idle_timeout` closes silently, head
+and body too slow are answered with 408, a handler has no deadline here. A handler is never disturbed by its
+client going away, since what it does may already be decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import aclosing
+from enum import Enum, auto
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_WR, TCP_NODELAY
+from typing import TYPE_CHECKING
+
+import trio
+
+from holdfast.http.codec import RequestHead, RequestParser
+from holdfast.http.errors import ProtocolError
+from holdfast.http.message import (
+    LocalAddress,
+    Request,
+    Response,
+    StreamingResponse,
+    with_connection,
+    without_body,
+)
+from holdfast.http.problem import Problem, problem_for_status
+
+if TYPE_CHECKING:
+    from holdfast.http.server import Server
+
+HEAD_READ = 16384
+BODY_READ = 65536
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 64 << 20
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_logger = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    HANDLING = auto()
+    SENDING = auto()
+    STREAMING = auto()
+    LINGERING = auto()
+
+
+class ServerConnection:
+    def __init__(self, server: Server, sock: trio.socket.SocketType, local: LocalAddress) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._socket = sock
+        self._local = local
+        self._parser = RequestParser(
+            server.engine,
+            max_head=server.limits.max_head,
+            max_headers=server.limits.max_headers,
+            max_body=server.limits.max_body,
+        )
+        self._phase = Phase.IDLE
+        self._scope = trio.CancelScope(deadline=trio.current_time() + server.limits.idle_timeout)
+
+    def close_if_idle(self) -> None:
+        """Part of stopping: nothing is lost by closing now, or what is there would never end by itself."""
+        if self._phase in (Phase.IDLE, Phase.STREAMING):
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        refusal: ProtocolError | None = None
+        try:
+            if self._socket.family in (AF_INET, AF_INET6):
+                self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            with self._scope:
+                try:
+                    while await self._serve_one():
+                        self._parser.next_message()
+                except ProtocolError as error:
+                    refusal = error
+            if self._scope.cancelled_caught:
+                refusal = self._too_slow()
+            if refusal is not None:
+                await self._refuse(refusal)
+        except OSError:
+            # The client is gone; there is nobody to tell.
+            pass
+        finally:
+            self._socket.close()
+
+    async def _serve_one(self) -> bool:
+        """One request and its answer; whether the connection can carry another."""
+        head = await self._receive_head()
+        if head is None:
+            return False
+        answer: Response | StreamingResponse | bytes | None = self._ask_gate(head)
+        if answer is None:
+            if not await self._receive_body(head):
+                return False
+            answer = await self._handle(head)
+        if isinstance(answer, StreamingResponse):
+            await self._stream(answer, head)
+            return False
+        keep = head.keep_alive and self._parser.complete and not self._server.stopping
+        await self._send(_encode(answer, head, keep))
+        if keep and not self._server.stopping:
+            self._phase = Phase.IDLE
+            return True
+        self._enter(Phase.LINGERING, LINGER_SECONDS)
+        await linger(self._socket)
+        return False
+
+    async def _receive_head(self) -> RequestHead | None:
+        parser = self._parser
+        while parser.head is None:
+            if parser.started:
+                self._enter(Phase.HEAD, self._limits.head_timeout)
+            if not await self._receive(HEAD_READ):
+                return None
+        return parser.head
+
+    async def _receive_body(self, head: RequestHead) -> bool:
+        parser = self._parser
+        if parser.complete:
+            return True
+        self._enter(Phase.BODY, self._limits.body_timeout)
+        if head.expect_continue and not parser.body_started:
+            await self._send_all(_CONTINUE)
+        while not parser.complete:
+            if not await self._receive(BODY_READ):
+                return False
+        return True
+
+    async def _receive(self, size: int) -> bool:
+        data = await self._socket.recv(size)
+        if data:
+            self._parser.feed(data)
+        return bool(data)
+
+    def _enter(self, phase: Phase, seconds: float) -> None:
+        if self._phase is not phase:
+            self._phase = phase
+            self._scope.deadline = trio.current_time() + seconds
+
+    def _ask_gate(self, head: RequestHead) -> Response | None:
+        if self._server.gate is None:
+            return None
+        try:
+            self._server.gate(head)
+        except Problem as problem:
+            return problem.response()
+        except Exception:
+            return _failed(head)
+        return None
+
+    async def _handle(self, head: RequestHead) -> Response | StreamingResponse | bytes:
+        if self._scope.cancel_called:
+            # The deadline passed while the last bytes came in: no handler may start in a cancelled scope.
+            await trio.lowlevel.checkpoint()
+        self._enter(Phase.HANDLING, math.inf)
+        request = Request(head.method, head.target, head.headers, self._parser.body, self._local)
+        try:
+            return await self._server.handler(request)
+        except Problem as problem:
+            return problem.response()
+        except Exception:
+            return _failed(head)
+
+    async def _send(self, data: bytes) -> None:
+        # This deadline also serves for the wait for the next request, which saves moving it once more.
+        self._enter(Phase.SENDING, self._limits.idle_timeout)
+        await self._send_all(data)
+
+    async def _send_all(self, data: bytes) -> None:
+        sent = await self._socket.send(data)
+        while sent < len(data):
+            sent += await self._socket.send(memoryview(data)[sent:])
+
+    async def _stream(self, answer: StreamingResponse, head: RequestHead) -> None:
+        """Sends pieces until they end, the client goes away, or the server stops."""
+        chunked = head.http_version == "1.1"
+        self._enter(Phase.SENDING, self._limits.body_timeout)
+        async with aclosing(answer.pieces):
+            await self._send_all(with_connection(answer.encode_head(chunked=chunked), b"close"))
+            if head.method == "HEAD":
+                return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_for_end, nursery.cancel_scope)
+                self._enter(Phase.STREAMING, math.inf)
+                if self._server.stopping:
+                    self._scope.cancel()
+                try:
+                    await self._send_pieces(answer, chunked)
+                except OSError:
+                    pass
+                except Exception:
+                    # Without its last chunk the client can tell that the answer was cut off.
+                    _logger.exception("streaming %s failed", head.target.decode("ascii"))
+                nursery.cancel_scope.cancel()
+
+    async def _send_pieces(self, answer: StreamingResponse, chunked: bool) -> None:
+        async for piece in answer.pieces:
+            if piece:
+                self._scope.deadline = trio.current_time() + self._limits.body_timeout
+                await self._send_all(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+                self._scope.deadline = math.inf
+        if chunked:
+            await self._send_all(b"0\r\n\r\n")
+
+    async def _watch_for_end(self, streaming: trio.CancelScope) -> None:
+        try:
+            while await self._socket.recv(HEAD_READ):
+                pass
+        except OSError:
+            pass
+        streaming.cancel()
+
+    def _too_slow(self) -> ProtocolError | None:
+        if self._phase is Phase.HEAD:
+            return ProtocolError(408, f"the head took longer than {self._limits.head_timeout:g} s")
+        if self._phase is Phase.BODY:
+            return ProtocolError(408, f"the body took longer than {self._limits.body_timeout:g} s")
+        return None
+
+    async def _refuse(self, refusal: ProtocolError) -> None:
+        self._server.refused(refusal.status, refusal.detail)
+        answer = problem_for_status(refusal.status, refusal.detail).response().encode()
+        with trio.move_on_after(LINGER_SECONDS):
+            await self._send_all(with_connection(answer, b"close"))
+            await linger(self._socket)
+
+
+async def linger(sock: trio.socket.SocketType) -> None:
+    """Says that no more will come, and reads on for a while.
+
+    Closing with unread bytes resets the connection, and the reset may overtake the answer. The caller sets a
+    deadline.
+    """
+    sock.shutdown(SHUT_WR)
+    left = LINGER_BYTES
+    while left > 0 and (data := await sock.recv(BODY_READ)):
+        left -= len(data)
+
+
+def _failed(head: RequestHead) -> Response:
+    """Called while the exception is being handled."""
+    _logger.exception("answering %s %s failed", head.method, head.target.decode("ascii"))
+    return problem_for_status(500, "this is a fault of the gateway; its log says more").response()
+
+
+def _encode(answer: Response | bytes, head: RequestHead, keep: bool) -> bytes:
+    encoded = answer if isinstance(answer, bytes) else answer.encode()
+    if head.method == "HEAD":
+        encoded = without_body(encoded)
+    if not keep:
+        return with_connection(encoded, b"close")
+    if head.http_version == "1.0":
+        return with_connection(encoded, b"keep-alive")
+    return encoded

@@ -1,0 +1,192 @@
+"""The grammar of heads. Everything that is refused in a head is refused here, before an engine sees it.
+
+Engines differ in what they forgive (bare LF, folded lines, odd methods, repeated lengths, chunked on
+HTTP/1.0). So the raw head must match one strict pattern, and the fields that decide about framing are read
+and checked here; what is left to an engine is a head that every engine reads the same way. Refusals are
+`ProtocolError`s for both directions.
+
+A verdict depends on the bytes only, never on how they were cut into reads.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NamedTuple
+
+from holdfast.http.errors import ProtocolError
+
+METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT"})
+MAX_LENGTH_DIGITS = 18
+MAX_POSITION = sys.maxsize
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+_FIELD_CONTENT = _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+"
+_FIELD = _FIELD_CONTENT + rb"\r\n"
+_REQUEST = re.compile(rb"(" + _TOKEN + rb"++) ([\x21\x22\x24-\x7e]++) HTTP/1\.([01])\r\n(?:" + _FIELD + rb")*+\r\n")
+_RESPONSE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*+)?\r\n(?:" + _FIELD + rb")*+\r\n")
+_FRAMING_FIELD = re.compile(
+    rb"\n(host|content-length|transfer-encoding|connection|expect):[ \t]*+([^\r]*+)", re.IGNORECASE
+)
+_ABSOLUTE = re.compile(rb"https?://(?:[\w\-.~!$&'()*+,;=:%]*@)?[\w\-.~!$&'()*+,;=:%\[\]]+(?:[/?].*)?", re.IGNORECASE)
+_AUTHORITY = re.compile(rb"(?:[\w\-.~]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+_FIELD_LINE = re.compile(_FIELD_CONTENT)
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_VERSION = re.compile(rb"HTTP/[0-9]+\.[0-9]+")
+_REQUEST_START = re.compile(_TOKEN)
+
+
+class Framing(NamedTuple):
+    """What a head says about its body and its connection."""
+
+    http_version: str
+    keep_alive: bool
+    content_length: int | None
+    chunked: bool
+    expect_continue: bool
+
+
+def check_request(raw: bytes, max_headers: int, max_url: int) -> Framing:
+    matched = _REQUEST.fullmatch(raw)
+    if matched is None:
+        raise _fault_of_request(raw)
+    method, target, minor = matched.groups()
+    if len(target) > max_url:
+        raise ProtocolError(414, f"the URL is longer than {max_url} bytes")
+    _check_number_of_headers(raw, max_headers)
+    if method not in METHODS:
+        raise ProtocolError(405, "unknown method")
+    if target[0] != 0x2F or method == b"CONNECT":
+        _check_target_form(method, target)
+    hosts, framing = _framing(raw, minor == b"1")
+    if hosts != 1 and (hosts > 1 or minor == b"1"):
+        raise ProtocolError(400, "exactly one Host header is needed")
+    return framing
+
+
+def check_response(raw: bytes, max_headers: int) -> tuple[int, Framing]:
+    matched = _RESPONSE.fullmatch(raw)
+    if matched is None:
+        check_response_start(raw)
+        raise ProtocolError(400, _fault_of_fields(raw) or "malformed status line")
+    _check_number_of_headers(raw, max_headers)
+    return int(matched[2]), _framing(raw, matched[1] == b"1")[1]
+
+
+def check_request_start(raw: bytes | bytearray, scanned: int = 0, end: int = MAX_POSITION) -> None:
+    """Refuses what can't become a request any more, so that nobody waits for the end of a head that has none.
+
+    Bytes before `scanned` have been looked at before, those from `end` on are beyond the limit of a head.
+    """
+    if not _REQUEST_START.match(raw):
+        raise ProtocolError(400, "this is not an HTTP request")
+    _check_line_ends(raw, scanned, end)
+
+
+def check_response_start(raw: bytes | bytearray, scanned: int = 0, end: int = MAX_POSITION) -> None:
+    if not b"HTTP/1.".startswith(raw[:7]):
+        raise ProtocolError(400, "this is not an HTTP/1 answer")
+    _check_line_ends(raw, scanned, end)
+
+
+def is_field_line(line: bytes) -> bool:
+    """Whether a line, without its CRLF, is a well-formed header or trailer field."""
+    return _FIELD_LINE.fullmatch(line) is not None
+
+
+def _check_line_ends(raw: bytes | bytearray, scanned: int, end: int) -> None:
+    if _BARE_LF.search(raw, scanned, end):
+        raise ProtocolError(400, "line ends with LF instead of CRLF")
+
+
+def _check_number_of_headers(raw: bytes, max_headers: int) -> None:
+    if raw.count(b"\r\n") - 2 > max_headers:
+        raise ProtocolError(431, f"more than {max_headers} headers")
+
+
+def _check_target_form(method: bytes, target: bytes) -> None:
+    if method == b"CONNECT":
+        well_formed = _AUTHORITY.fullmatch(target) is not None
+    elif target == b"*":
+        well_formed = method == b"OPTIONS"
+    else:
+        well_formed = _ABSOLUTE.fullmatch(target) is not None
+    if not well_formed:
+        raise ProtocolError(400, "malformed request target")
+
+
+def _framing(raw: bytes, is_http_1_1: bool) -> tuple[int, Framing]:
+    """The number of Host headers, and the framing."""
+    hosts = 0
+    lengths: list[bytes] = []
+    codings: list[bytes] = []
+    connection = expect = b""
+    for name, value in _FRAMING_FIELD.findall(raw):
+        key = name.lower()
+        if key == b"host":
+            hosts += 1
+        elif key == b"content-length":
+            lengths.append(value.rstrip(b" \t"))
+        elif key == b"connection":
+            connection += b"," + value.lower()
+        elif key == b"transfer-encoding":
+            codings.append(value.rstrip(b" \t"))
+        else:
+            expect = value.rstrip(b" \t").lower()
+    if codings:
+        _check_coding(codings, lengths, is_http_1_1)
+    return hosts, Framing(
+        "1.1" if is_http_1_1 else "1.0",
+        _keeps_alive(connection, is_http_1_1),
+        _length(lengths) if lengths else None,
+        bool(codings),
+        is_http_1_1 and expect == b"100-continue",
+    )
+
+
+def _check_coding(codings: list[bytes], lengths: list[bytes], is_http_1_1: bool) -> None:
+    if lengths:
+        raise ProtocolError(400, "Content-Length together with Transfer-Encoding")
+    if not is_http_1_1:
+        raise ProtocolError(400, "Transfer-Encoding on HTTP/1.0")
+    if len(codings) > 1 or codings[0].lower() != b"chunked":
+        raise ProtocolError(501, "Transfer-Encoding other than chunked")
+
+
+def _length(lengths: list[bytes]) -> int:
+    if len(lengths) > 1:
+        raise ProtocolError(400, "more than one Content-Length")
+    digits = lengths[0]
+    if not digits.isdigit():
+        raise ProtocolError(400, "malformed Content-Length")
+    if len(digits) > MAX_LENGTH_DIGITS:
+        raise ProtocolError(413, "Content-Length is too large")
+    return int(digits)
+
+
+def _keeps_alive(connection: bytes, is_http_1_1: bool) -> bool:
+    if not connection:
+        return is_http_1_1
+    tokens = {token.strip(b" \t") for token in connection.split(b",")}
+    return b"close" not in tokens and (is_http_1_1 or b"keep-alive" in tokens)
+
+
+def _fault_of_request(raw: bytes) -> ProtocolError:
+    check_request_start(raw)
+    if fault := _fault_of_fields(raw):
+        return ProtocolError(400, fault)
+    words = raw.partition(b"\r\n")[0].split(b" ")
+    if len(words) == 3 and _VERSION.fullmatch(words[2]) and words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
+        return ProtocolError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+    return ProtocolError(400, "malformed request line")
+
+
+def _fault_of_fields(raw: bytes) -> str | None:
+    """What is wrong with the header lines of a head that the pattern refused; None: it is the first line."""
+    for line in raw.split(b"\r\n")[1:-2]:
+        if line[:1] in (b" ", b"\t"):
+            return "folded header line"
+        if not _FIELD_LINE.fullmatch(line):
+            return "malformed header line"
+    return None

@@ -1,0 +1,284 @@
+"""The delivery side: one exchange at a time, from the addresses to the answer, under one total deadline.
+
+What this module promises about an exchange:
+- The outcome is decided by the final status line and complete headers. Nothing that happens in the body of the
+  answer changes it.
+- At most one resend, on a fresh connection, and only when a reused one ended before any byte of the answer.
+- Only addresses that the resolver gave are dialled, and a connection serves only the origin it was made for.
+- No redirects, cookies, decompression or proxy variables.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from holdfast.http.codec import Engine, ResponseParser, best_engine
+from holdfast.http.connection import Address, Connection, Origin, TlsConnection, connect
+from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, Stage
+from holdfast.http.message import Headers
+from holdfast.http.pool import Pool
+
+__all__ = ["Answer", "Origin", "Resolve", "Transport", "TransportStatistics"]
+
+Resolve = Callable[[Origin], Awaitable[Sequence[Address]]]
+
+MAX_IDLE = 1024
+SWEEP_BATCH = 64
+SWEEP_AT_EACH_EXCHANGE = 2
+
+_TIMED_OUT: dict[Stage, str] = {
+    "resolve": "looking up the address took too long",
+    "connect": "the connection was not established in time",
+    "tls": "the TLS handshake took too long",
+    "send": "the request could not be sent in time",
+    "answer": "no answer in time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`body` is at most `max_answer` bytes; `complete` says whether that was all of it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    address: str
+    reused: bool
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransportStatistics:
+    in_use: int
+    idle: int
+    idle_origins: int
+    opened: int
+    reused: int
+    resent: int
+
+
+class _Exchange:
+    """How far an exchange has come: what is known of it when its deadline passes."""
+
+    __slots__ = ("address", "origin", "parser", "payload", "reused", "stage")
+
+    def __init__(self, origin: Origin, payload: bytes) -> None:
+        self.origin = origin
+        self.payload = payload
+        self.stage: Stage = "resolve"
+        self.address: str | None = None
+        self.parser: ResponseParser | None = None
+        self.reused = False
+
+    def trying(self, address: str) -> None:
+        self.address = address
+
+    def answer(self) -> Answer | None:
+        """The answer as far as it came, if its head did."""
+        parser = self.parser
+        if parser is None or parser.head is None or self.address is None:
+            return None
+        head = parser.head
+        return Answer(head.status, head.headers, parser.body, self.address, self.reused, parser.complete)
+
+
+class Transport:
+    """`resolve` gives the addresses to dial for an origin, in order; what it raises comes out of `exchange`."""
+
+    def __init__(
+        self,
+        resolve: Resolve,
+        *,
+        ssl_context: ssl.SSLContext | Callable[[Origin], ssl.SSLContext],
+        max_answer: int,
+        max_idle_per_origin: int,
+        idle_timeout: float,
+        max_idle: int = MAX_IDLE,
+        engine: Engine | None = None,
+    ) -> None:
+        self._resolve = resolve
+        self._ssl_context = ssl_context
+        self._max_answer = max_answer
+        self._idle_timeout = idle_timeout
+        self._engine = engine or best_engine()
+        self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
+        self._became_idle = trio.Event()
+        self._closed = False
+        self._in_use = self._opened = self._reused = self._resent = 0
+
+    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
+        """Sends a request, its head complete with the empty line, and gives the answer. Raises `ExchangeError`."""
+        exchange = _Exchange(origin, head + body)
+        with trio.CancelScope(deadline=deadline):
+            return await self._exchange(exchange, deadline)
+        answer = exchange.answer()
+        if answer is None:
+            raise ExchangeTimeout(_TIMED_OUT[exchange.stage], exchange.address, exchange.stage)
+        return answer
+
+    async def run(self) -> None:
+        """Closes idle connections when their time is over; meant to run beside the exchanges, until cancelled.
+
+        Without it they are closed by later exchanges only. It does not wake up while nothing is idle.
+        """
+        while True:
+            expiry = self._pool.next_expiry
+            if expiry is None:
+                self._became_idle = trio.Event()
+                await self._became_idle.wait()
+                # Those put back meanwhile expire soon after the first one: one wake-up for many.
+                await trio.sleep(self._idle_timeout)
+            else:
+                await trio.sleep_until(expiry)
+            self._pool.sweep(trio.current_time(), SWEEP_BATCH)
+
+    async def aclose(self) -> None:
+        """Closes what is idle. Exchanges under way go on, and close their connections when done."""
+        self._closed = True
+        self._pool.clear()
+        await trio.lowlevel.checkpoint()
+
+    def statistics(self) -> TransportStatistics:
+        return TransportStatistics(
+            in_use=self._in_use,
+            idle=len(self._pool),
+            idle_origins=self._pool.origins,
+            opened=self._opened,
+            reused=self._reused,
+            resent=self._resent,
+        )
+
+    async def _exchange(self, exchange: _Exchange, deadline: float) -> Answer:
+        now = trio.current_time()
+        connection = self._pool.take(exchange.origin, now)
+        self._pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
+        if connection is not None:
+            self._reused += 1
+            try:
+                return await self._use(connection, exchange, reused=True)
+            except ConnectionReset:
+                if exchange.parser is None or exchange.parser.started:
+                    raise
+                self._resent += 1
+        connection = await self._open(exchange, deadline)
+        return await self._use(connection, exchange, reused=False)
+
+    async def _open(self, exchange: _Exchange, deadline: float) -> Connection:
+        exchange.stage = "resolve"
+        addresses = await self._resolve(exchange.origin)
+        exchange.stage = "connect"
+        dialled = await connect(addresses, deadline, exchange.trying)
+        try:
+            self._opened += 1
+            if exchange.origin.scheme != "https":
+                return Connection(exchange.origin, dialled)
+            exchange.stage = "tls"
+            tls = TlsConnection(exchange.origin, dialled, self._context_for(exchange.origin))
+            await tls.handshake()
+        except BaseException:
+            dialled.socket.close()
+            raise
+        return tls
+
+    def _context_for(self, origin: Origin) -> ssl.SSLContext:
+        if isinstance(self._ssl_context, ssl.SSLContext):
+            return self._ssl_context
+        return self._ssl_context(origin)
+
+    async def _use(self, connection: Connection, exchange: _Exchange, *, reused: bool) -> Answer:
+        exchange.address, exchange.reused = connection.address, reused
+        exchange.parser = parser = ResponseParser(
+            self._engine,
+            max_body=self._max_answer,
+            to_head_request=exchange.payload.startswith(b"HEAD "),
+        )
+        self._in_use += 1
+        can_be_reused = False
+        try:
+            sent_whole = await _talk(connection, parser, exchange)
+            can_be_reused = sent_whole and parser.reusable and not self._closed
+        finally:
+            self._in_use -= 1
+            if can_be_reused:
+                self._pool.put(connection, trio.current_time())
+                self._became_idle.set()
+            else:
+                connection.close()
+        answer = exchange.answer()
+        assert answer is not None
+        return answer
+
+
+async def _talk(connection: Connection, parser: ResponseParser, exchange: _Exchange) -> bool:
+    """Sends the request and reads the answer; whether the request was sent whole."""
+    exchange.stage = "send"
+    try:
+        sent = await connection.send_some(exchange.payload)
+    except OSError:
+        # The peer closed; it may have said why before.
+        await _read_answer(connection, parser)
+        return False
+    if sent < len(exchange.payload):
+        return await _send_and_listen(connection, parser, exchange, sent)
+    exchange.stage = "answer"
+    await _read_answer(connection, parser)
+    return True
+
+
+async def _send_and_listen(connection: Connection, parser: ResponseParser, exchange: _Exchange, sent: int) -> bool:
+    """A receiver may answer before it has read all, and stop reading: so listen while sending."""
+    failure: ExchangeError | None = None
+
+    async def send_rest() -> None:
+        try:
+            await connection.send_all(memoryview(exchange.payload)[sent:])
+        except OSError:
+            return
+        exchange.stage = "answer"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send_rest)
+        try:
+            await _read_answer(connection, parser)
+        except ExchangeError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return exchange.stage == "answer"
+
+
+async def _read_answer(connection: Connection, parser: ResponseParser) -> None:
+    await _read_head(connection, parser)
+    await _read_body(connection, parser)
+
+
+async def _read_head(connection: Connection, parser: ResponseParser) -> None:
+    detail = "the connection was closed"
+    try:
+        while parser.head is None and (data := await connection.receive()):
+            parser.feed(data)
+    except OSError as error:
+        detail = error.strerror or str(error)
+    except BadAnswer as error:
+        error.address = connection.address
+        raise
+    if parser.head is None:
+        when = "in the middle of the answer's head" if parser.started else "before any answer"
+        raise ConnectionReset(f"{detail}, {when}", connection.address)
+
+
+async def _read_body(connection: Connection, parser: ResponseParser) -> None:
+    """Whatever goes wrong from here on, the outcome stands."""
+    try:
+        while not parser.complete and not parser.broken:
+            if data := await connection.receive():
+                parser.feed(data)
+            else:
+                parser.feed_end()
+    except OSError:
+        pass

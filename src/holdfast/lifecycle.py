@@ -1,0 +1,61 @@
+"""The life of the process: starting, ready, draining, and what probes and operators are told of it."""
+
+import signal
+from enum import StrEnum
+
+import trio
+
+from holdfast.core.tally import Tally
+from holdfast.store.ledger import Ledger
+
+STUCK_AFTER = 30.0
+"""Seconds that one commit may take before the process counts as not making progress."""
+
+
+class Stage(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Lifecycle:
+    """Fulfils operate's Condition."""
+
+    def __init__(self, ledger: Ledger, tally: Tally, started_at: int) -> None:
+        self._ledger = ledger
+        self.tally = tally
+        self.started_at = started_at
+        self.stage = Stage.STARTING
+
+    @property
+    def ready(self) -> bool:
+        return self.stage is Stage.READY
+
+    @property
+    def draining(self) -> bool:
+        return self.stage is Stage.DRAINING
+
+    @property
+    def store_trouble(self) -> str | None:
+        if self._ledger.failed is not None:
+            return f"a commit failed: {self._ledger.failed}"
+        if self._ledger.commit_age > STUCK_AFTER:
+            return f"a commit has been under way for {self._ledger.commit_age:.0f} s"
+        return None
+
+    @property
+    def store_full(self) -> bool:
+        return self._ledger.full
+
+
+async def first_signal(*, task_status: trio.TaskStatus[trio.Event] = trio.TASK_STATUS_IGNORED) -> None:
+    """Sets an event at the first SIGTERM or SIGINT; the second ends the process at once."""
+    asked = trio.Event()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started(asked)
+        async for number in signals:
+            if asked.is_set():
+                # Nothing acknowledged is lost by this: it is on disk, and the next start goes on from there.
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            asked.set()

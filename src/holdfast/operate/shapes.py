@@ -1,0 +1,85 @@
+"""Messages, circuits and times as JSON, in the shapes that programs rely on."""
+
+from typing import Any
+
+from holdfast.core.circuit import CircuitRules
+from holdfast.core.message import Attempt, Place, Standing, State, id_text
+from holdfast.core.times import rfc3339
+from holdfast.store.port import CircuitView, Story
+
+
+def moment(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms)
+
+
+def seconds(ms: int) -> float:
+    return ms / 1000
+
+
+def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
+    """`masked` hides the target's path, as everywhere but on the control socket."""
+    it = story.message
+    state = State.IN_FLIGHT if in_flight else story.state
+    return {
+        "id": id_text(it.id),
+        "state": state,
+        "target": it.masked_target if masked else it.target,
+        "host": it.host,
+        "route": it.route,
+        "method": it.method,
+        "size": story.size,
+        "accepted_at": moment(it.accepted_at),
+        "retry": story.place.retry if story.place else _last_retry(story.attempts),
+        "next_attempt_at": moment(_next_attempt(state, story.place)),
+        "dead_reason": story.dead_reason,
+        "finished_at": moment(story.finished_at),
+        "attempts": [attempt(each) for each in story.attempts],
+    }
+
+
+def _last_retry(attempts: list[Attempt]) -> int:
+    """A delivered message keeps no place: its retries are those on record since its last first attempt."""
+    retry = 0
+    for each in attempts:
+        retry = retry + 1 if each.kind == "retry" else (0 if each.kind == "first" else retry)
+    return retry
+
+
+def _next_attempt(state: State, place: Place | None) -> int | None:
+    waits = state in (State.QUEUED, State.RETRYING, State.HELD)
+    return place.due if waits and place is not None and place.standing is Standing.RETRY else None
+
+
+def attempt(it: Attempt) -> dict[str, Any]:
+    return {
+        "number": it.number,
+        "kind": it.kind,
+        "at": moment(it.at),
+        "duration": seconds(it.duration),
+        "address": it.address,
+        "status": it.status,
+        "error": it.error,
+        "detail": it.detail,
+        "fault": it.fault,
+        "answer": it.answer.decode("utf-8", "replace") if it.answer is not None else None,
+    }
+
+
+def circuit(view: CircuitView, now: int, rules: CircuitRules) -> dict[str, Any]:
+    record = view.record
+    it = record.circuit
+    attempts, failures = it.window.sums(now, rules)
+    return {
+        "host": record.key,
+        "state": it.state,
+        "since": moment(it.since),
+        "reason": it.reason,
+        "consecutive_failures": it.consecutive_failures,
+        "window": {"attempts": attempts, "failures": failures},
+        "last_success_at": moment(it.last_success_at),
+        "first_attempt_at": moment(it.first_attempt_at),
+        "waiting": view.waiting,
+        "dead": view.dead,
+        "next_probe_at": moment(it.next_probe_at),
+        "limit": record.limit,
+    }

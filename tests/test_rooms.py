@@ -1,0 +1,71 @@
+"""Who may import whom: the rooms stay apart."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
+
+ALLOWED = {
+    "core": {"core"},
+    "http": {"http"},
+    "config": {"config"},
+    "store": {"store", "core", "clock"},
+    "ingest": {"ingest", "core", "http", "config", "store.port"},
+    "delivery": {"delivery", "core", "http", "config", "store.port", "clock", "log", "__version__"},
+    "operate": {"operate", "core", "http", "store.port", "clock", "__version__"},
+    "cli": {"cli", "core", "config", "app", "__version__"},
+}
+THIRD_PARTY = {
+    "core": set(),
+    "http": {"trio", "h11", "httptools", "httpx"},
+    "config": set(),
+    "store": {"trio", "lmdb", "msgpack", "outcome"},
+    "ingest": set(),
+    "delivery": {"trio"},
+    "operate": set(),
+    "cli": {"httpx"},
+}
+ALONE = {"lmdb": "store/lmdb.py", "msgpack": "store/records.py", "h11": "http/codec_h11.py"}
+STANDARD = __import__("sys").stdlib_module_names
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def inside(name: str, allowed: set[str]) -> bool:
+    return any(name == entry or name.startswith(entry + ".") for entry in allowed)
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    for path in (SOURCE / room).rglob("*.py"):
+        for name in imports(path):
+            top, _, rest = name.partition(".")
+            if top == "holdfast":
+                assert inside(rest, ALLOWED[room]), f"{path.relative_to(SOURCE)} imports {name}"
+            else:
+                assert top in STANDARD or top in THIRD_PARTY[room], f"{path.relative_to(SOURCE)} imports {name}"
+
+
+@pytest.mark.parametrize(("module", "home"), ALONE.items())
+def test_an_engine_is_known_in_one_place(module: str, home: str) -> None:
+    users = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if any(name.partition(".")[0] == module for name in imports(path))
+    }
+    assert users == {home}
+
+
+def test_every_room_is_held_to_rules() -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert rooms == set(ALLOWED)
