@@ -7,7 +7,9 @@ READY := $(VENV)/.ready
 .PHONY: run test lint format lock clean
 
 run: $(READY)  ## start the gateway with config/dev.toml
-	$(BIN)/holdfast run --config config/dev.toml
+	@echo "a receiver:  python3 deploy/example/receiver.py 9000"
+	@echo "a webhook:   curl -i -d '{\"hello\": \"world\"}' http://127.0.0.1:8800/http://127.0.0.1:9000/hook"
+	@exec $(BIN)/holdfast run --config config/dev.toml
 
 test: $(READY)  ## the whole suite
 	$(BIN)/python -m pytest

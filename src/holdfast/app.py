@@ -63,7 +63,8 @@ def main(config: Config) -> int:
         token = read_token(config.ingest.token_file) if config.ingest.token_file else None
         engine = LmdbEngine(config.store.path, config.store.max_size)
     except ConfigError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        for fault in error.faults:
+            print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
         return EXIT_CONFIG
     except StoreUnusable as error:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
@@ -123,15 +124,15 @@ class Gateway:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             await self._serve_operators(operators, listeners)
             async with trio.open_nursery() as store:
-                await self._ledger.open()
+                self._ledger.open()
                 await store.start(self._ledger.run)
                 async with trio.open_nursery() as delivery:
                     await delivery.start(self._delivery.run)
                     delivery.start_soon(self._transport.run)
                     await self._serve_ingest(listeners.ingest, asked_to_stop)
                     delivery.cancel_scope.cancel()
-                await self._report()
                 store.cancel_scope.cancel()
+            await self._report()
             operators.cancel_scope.cancel()
         await self._transport.aclose()
         with suppress(FileNotFoundError):

@@ -1,0 +1,15 @@
+"""The `holdfast` command: one file per command group, each imported only when its command is called.
+
+main.py       the first word picks the command; exit statuses, Ctrl-C, closed pipes
+commands.py   every command as data: where it lives, its summary, its examples
+parsing.py    argument parsers that look alike, and the options that many commands share
+failure.py    the one error that ends a command with a line on stderr
+settings.py   the config as a command needs it
+peer.py       one HTTP exchange with a gateway, or a clear line on why there was none
+gateway.py    the control socket: documents and pages
+times.py      moments and durations for people
+text.py       tables, facts, sizes and colours for people
+addresses.py  which address to dial for one that is listened on
+
+run.py, check.py, status.py, circuits.py (and unfreeze), messages.py, send.py, health.py are the commands.
+"""

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.config import Circuit
+from holdfast.core.message import lane_name
 from holdfast.ingest.refusals import BAD_TARGET, Refused
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -77,7 +78,7 @@ def parse_target(url: bytes | str) -> Target:
 def lane_of(target: Target, circuit: Circuit) -> str:
     """The key of the circuit that a target belongs to."""
     if circuit.scope == "url" or matches_host(target.host, circuit.url_hosts):
-        return target.url.partition("?")[0]
+        return lane_name(target.url.partition("?")[0])
     return target.host_key
 
 

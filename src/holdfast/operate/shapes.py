@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.core.circuit import CircuitRules
-from holdfast.core.message import Attempt, Place, Standing, State, id_text
+from holdfast.core.message import Attempt, Kind, Place, Standing, State, id_text
 from holdfast.core.times import rfc3339
 from holdfast.store.port import CircuitView, Story
 
@@ -29,7 +29,7 @@ def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
         "method": it.method,
         "size": story.size,
         "accepted_at": moment(it.accepted_at),
-        "retry": story.place.retry if story.place else _last_retry(story.attempts),
+        "retry": _retries_used(story),
         "next_attempt_at": moment(_next_attempt(state, story.place)),
         "dead_reason": story.dead_reason,
         "finished_at": moment(story.finished_at),
@@ -37,12 +37,15 @@ def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
     }
 
 
-def _last_retry(attempts: list[Attempt]) -> int:
-    """A delivered message keeps no place: its retries are those on record since its last first attempt."""
-    retry = 0
-    for each in attempts:
-        retry = retry + 1 if each.kind == "retry" else (0 if each.kind == "first" else retry)
-    return retry
+def _retries_used(story: Story) -> int:
+    """Retry numbers used up in this life. A place names the number that comes next, a delivered message keeps none."""
+    place = story.place
+    if place is not None:
+        return place.retry - 1 if place.standing is Standing.RETRY and place.retry else place.retry
+    used = 0
+    for each in story.attempts:
+        used = 0 if each.kind is Kind.FIRST else used + (each.kind is Kind.RETRY)
+    return used
 
 
 def _next_attempt(state: State, place: Place | None) -> int | None:

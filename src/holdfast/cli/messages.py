@@ -1,0 +1,161 @@
+"""`holdfast messages`: what was accepted, where it stands, and what was tried."""
+
+import argparse
+import json
+from datetime import datetime
+from typing import Any
+
+from holdfast.cli.gateway import Document, Gateway, segment
+from holdfast.cli.parsing import add_action, add_control, command_parser, positive
+from holdfast.cli.settings import control_socket
+from holdfast.cli.text import Table, clean, colour_wanted, facts, human_size, painted, shortened
+from holdfast.cli.times import absolute, parse_moment, relative, took, wall_clock
+from holdfast.core.message import State
+
+_HEADINGS = ("ID", "STATE", "ACCEPTED", "RETRIES", "NEXT", "HOST")
+_ATTEMPT_HEADINGS = ("#", "KIND", "AT", "TOOK", "RESULT", "FAULT", "ADDRESS", "DETAIL")
+_ANSWER_LENGTH = 160
+_DEAD_REASONS = {
+    "exhausted": "its last retry failed",
+    "expired": "its circuit let nothing through for too long",
+}
+
+
+def messages(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    with Gateway(control_socket(options.socket, options.config)) as gateway:
+        if options.action == "list":
+            _list(gateway, options)
+        else:
+            document = gateway.get(f"/v1/messages/{segment(options.id)}")
+            lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
+            print("\n".join(lines))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser("messages")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
+    listing = add_action(actions, "list", "list messages", "holdfast messages list --state dead --limit 20")
+    listing.add_argument("--state", choices=[state.value for state in State], help="only those in this state")
+    listing.add_argument("--host", metavar="HOST", help="only those to this host")
+    listing.add_argument("--limit", metavar="N", type=positive, help="at most this many (default: all)")
+    add_control(listing)
+    showing = add_action(
+        actions,
+        "show",
+        "show one message, its attempts, and what comes next",
+        "holdfast messages show msg_019b76da9c8000000000000000000001",
+    )
+    showing.add_argument("id", metavar="ID", help="the id that ingest answered with")
+    add_control(showing)
+    return parser
+
+
+def _list(gateway: Gateway, options: argparse.Namespace) -> None:
+    table = Table(_HEADINGS, right=("RETRIES",), colour=colour_wanted())
+    found = False
+    for page in gateway.pages("messages", {"state": options.state, "host": options.host}, options.limit):
+        if not page:
+            continue
+        found = True
+        lines = map(json.dumps, page) if options.json else table.lines(row(each, wall_clock()) for each in page)
+        print("\n".join(lines), flush=True)
+    if not found and not options.json:
+        print(clean(nothing_found(options.state, options.host)))
+
+
+def nothing_found(state: str | None, host: str | None) -> str:
+    if state is None and host is None:
+        return "no messages yet"
+    kind = f"{state.replace('_', ' ')} messages" if state else "messages"
+    return f"no {kind} for {host}" if host else f"no {kind}"
+
+
+def row(message: Document, now: datetime) -> list[str]:
+    return [
+        message["id"],
+        message["state"],
+        relative(message["accepted_at"], now),
+        str(message["retry"]),
+        message["dead_reason"] or _next(message, now),
+        message["host"],
+    ]
+
+
+def _next(message: Document, now: datetime) -> str:
+    # A held message keeps its due time, but that is not when it goes out.
+    return "circuit" if message["state"] == State.HELD else relative(message["next_attempt_at"], now)
+
+
+def render(message: Document, now: datetime, colour: bool = False) -> list[str]:
+    """The facts, the attempts, and what comes next."""
+    pairs = [
+        ("target", f"{message['method']} {message['target']}"),
+        ("host", message["host"]),
+        ("size", human_size(message["size"])),
+        ("accepted", absolute(message["accepted_at"], now)),
+        ("retries", str(message["retry"])),
+    ]
+    if message["route"]:
+        pairs.insert(2, ("route", message["route"]))
+    if message["finished_at"]:
+        pairs.append(("finished", absolute(message["finished_at"], now)))
+    return [
+        f"{clean(message['id'])} is {painted(message['state'], colour)}",
+        *facts(pairs),
+        "",
+        *_attempts(message["attempts"], now),
+        "",
+        *facts([("next", upcoming(message, now))]),
+    ]
+
+
+def _attempts(attempts: list[Document], now: datetime) -> list[str]:
+    if not attempts:
+        return ["no failed attempts"]
+    table = Table(_ATTEMPT_HEADINGS, right=("#", "TOOK"))
+    return table.lines(attempt_row(each, now) for each in attempts)
+
+
+def attempt_row(attempt: Document, now: datetime) -> list[str]:
+    return [
+        str(attempt["number"]),
+        attempt["kind"],
+        relative(attempt["at"], now),
+        took(attempt["duration"]),
+        _result(attempt),
+        attempt["fault"] or "-",
+        attempt["address"] or "-",
+        _detail(attempt),
+    ]
+
+
+def _result(attempt: Document) -> str:
+    return attempt["error"] or (str(attempt["status"]) if attempt["status"] is not None else "-")
+
+
+def _detail(attempt: Document) -> str:
+    parts: list[Any] = [attempt["detail"]]
+    if attempt["answer"]:
+        # The whole of it is in --json; here its beginning tells one error page from another.
+        parts.append("answer: " + shortened(" ".join(attempt["answer"].split()), _ANSWER_LENGTH))
+    return "; ".join(filter(None, parts))
+
+
+def upcoming(message: Document, now: datetime) -> str:
+    """What comes next for this message, by its state."""
+    state, host, due = message["state"], message["host"], message["next_attempt_at"]
+    if state == State.DELIVERED:
+        return "nothing, it was delivered"
+    if state == State.DEAD:
+        why = _DEAD_REASONS.get(message["dead_reason"], message["dead_reason"])
+        return f"nothing, {why}; holdfast unfreeze {host} --replay-dead gives this host's dead messages a new life"
+    if state == State.IN_FLIGHT:
+        return "an attempt is under way"
+    if state == State.HELD:
+        return f"it waits for its circuit, see: holdfast circuits {host}"
+    which = f"retry {message['retry'] + 1}" if state == State.RETRYING else "the first attempt"
+    if due is None:
+        return f"{which}, as soon as its host has room"
+    return f"{which} {relative(due, now)}" if parse_moment(due) > now else f"{which}, due {relative(due, now)}"

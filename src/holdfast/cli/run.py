@@ -1,0 +1,49 @@
+"""`holdfast run`: the gateway itself."""
+
+import argparse
+
+from holdfast.cli.parsing import add_config, command_parser
+from holdfast.cli.settings import load_config
+
+_FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.status"}
+
+
+def run(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    config = load_config(options.config, flags_of(options))
+    # After the config: the gateway's imports take longer than finding a fault.
+    from holdfast.app import main
+
+    return main(config)
+
+
+def flags_of(options: argparse.Namespace) -> dict[str, str]:
+    """The config's strongest layer, by dotted key."""
+    flags = dict(options.settings)
+    flags.update({key: getattr(options, name) for name, key in _FLAGS.items() if getattr(options, name) is not None})
+    return flags
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser("run")
+    add_config(parser)
+    parser.add_argument("--store", metavar="PATH", help="the folder of the store (store.path)")
+    parser.add_argument("--ingest", metavar="ADDR", help="where webhooks come in (listen.ingest)")
+    parser.add_argument("--status", metavar="ADDR", help="where the status is shown (listen.status)")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="SECTION.KEY=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="any key of the config; may be repeated",
+    )
+    return parser
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SECTION.KEY=VALUE")
+    return key.strip(), value

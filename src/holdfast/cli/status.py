@@ -1,0 +1,99 @@
+"""`holdfast status`: how the gateway as a whole is doing."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from holdfast.cli.gateway import Document, Gateway
+from holdfast.cli.parsing import add_control, command_parser
+from holdfast.cli.settings import control_socket
+from holdfast.cli.text import colour_wanted, facts, human_size, painted
+from holdfast.cli.times import relative, wall_clock
+
+_DEGRADED = {"store_full": "the store is full: new webhooks are refused with 507 until there is room"}
+
+
+def status(arguments: list[str]) -> int:
+    parser = command_parser("status")
+    add_control(parser)
+    options = parser.parse_args(arguments)
+    with Gateway(control_socket(options.socket, options.config)) as gateway:
+        document = gateway.get("/v1/status")
+    lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
+    print("\n".join(lines))
+    return 0
+
+
+def render(document: Document, now: datetime, colour: bool = False) -> list[str]:
+    troubles = _troubles(document)
+    verdict = painted("not healthy" if troubles else "healthy", colour)
+    return [
+        f"{verdict}: {'; '.join(troubles)}" if troubles else verdict,
+        *facts(
+            [
+                ("gateway", _gateway(document, now)),
+                ("store", _store(document["store"])),
+                *_waiting(document, now),
+                ("dead", f"{document['store']['dead']:,}"),
+                ("circuits", _counts(document["circuits"])),
+                ("totals", _totals(document["totals"])),
+            ]
+        ),
+    ]
+
+
+def _troubles(document: Document) -> list[str]:
+    troubles = [_DEGRADED.get(each, each) for each in document["degraded"]]
+    if document["draining"]:
+        troubles.append("draining: it finishes what is due")
+    elif not document["ready"]:
+        troubles.append("not ready: it is starting, or its store failed")
+    return troubles
+
+
+def _gateway(document: Document, now: datetime) -> str:
+    started = relative(document["started_at"], now)
+    return f"holdfast {document['version']}, process {document['pid']}, started {started}"
+
+
+def _store(store: Document) -> str:
+    used, most = store["used_bytes"], store["max_bytes"]
+    share = f" ({used / most:.0%})" if most else ""
+    return f"{human_size(used)} of {human_size(most)} used{share} in {store['path']}"
+
+
+def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:
+    waiting, queues = document["store"]["waiting"], document["queues"]
+    under_way = f"{document['in_flight']:,} in flight"
+    if not waiting:
+        return [("waiting", f"nothing; {under_way}")]
+    return [
+        ("waiting", f"{waiting:,}: {queues['first']:,} first attempts, {queues['retry']:,} retries; {under_way}"),
+        ("oldest", relative(document["oldest_waiting_at"], now)),
+        ("next due", relative(document["next_due_at"], now)),
+        ("expiry", _expiry(document["earliest_expiry_at"], now)),
+    ]
+
+
+def _expiry(earliest: str | None, now: datetime) -> str:
+    return "none: every circuit is enabled" if earliest is None else f"the earliest {relative(earliest, now)}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counts.items())
+
+
+def _totals(totals: dict[str, Any]) -> str:
+    """Each total since the start; one that is counted by kind shows its kinds."""
+    return "; ".join(f"{_words(name)} {_total(value)}" for name, value in totals.items())
+
+
+def _total(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"{value:,}"
+    kinds = ", ".join(f"{_words(kind)} {number:,}" for kind, number in value.items())
+    return f"{sum(value.values()):,}" + (f" ({kinds})" if kinds else "")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,46 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.scripted import Script, tcp_script, unix_script
+
+EXECUTABLE = str(Path(sys.executable).with_name("holdfast"))
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Script]:
+    """Plays the control socket, where a config without a word about it puts it."""
+    with unix_script(tmp_path / "control.sock") as script:
+        yield script
+
+
+@pytest.fixture
+def ingest() -> Iterator[Script]:
+    with tcp_script() as script:
+        yield script
+
+
+@pytest.fixture
+def holdfast() -> Run:
+    """The real executable."""
+
+    def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(  # type: ignore[call-overload, no-any-return]
+            [EXECUTABLE, *arguments], capture_output=True, text=True, timeout=30, **options
+        )
+
+    return run

@@ -1,0 +1,152 @@
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from cli.scripted import Answer, Script, tcp_script
+from holdfast.cli.addresses import dialled, spelled
+from holdfast.cli.failure import Failure
+from holdfast.cli.health import ask
+from holdfast.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def healthy() -> Iterator[Script]:
+    with tcp_script() as script:
+        script.answers["GET /healthz"] = [Answer(200, b'{"status": "ok"}')]
+        yield script
+
+
+@contextmanager
+def listener(*pieces: bytes) -> Iterator[tuple[str, int]]:
+    """Takes one connection, sends the pieces, and says nothing more until the end."""
+    ended = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(ConnectionError):
+            for piece in pieces:
+                connection.sendall(piece)
+                ended.wait(0.02)
+            ended.wait(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            yield server.getsockname()
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_healthy_says_nothing(healthy: Script, holdfast: Run) -> None:
+    result = holdfast("health", "--status", healthy.where)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert healthy.received[0].headers == [("Host", healthy.where), ("Connection", "close")]
+
+
+def test_not_healthy(healthy: Script, holdfast: Run) -> None:
+    healthy.answers["GET /healthz"] = [Answer(503, b'{"status": "failing",\n "checks": {"store": "no space"}}')]
+    result = holdfast("health", "--status", healthy.where)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f'holdfast: not healthy: {healthy.where} answered 503 {{"status": "failing",\\n "checks": '
+        '{"store": "no space"}}\n'
+    )
+
+
+def test_nobody(holdfast: Run) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        result = holdfast("health", "--status", address)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"holdfast: not healthy: {address}: Connection refused\n"
+
+
+def test_hanging(holdfast: Run) -> None:
+    with listener() as (host, port):
+        result = holdfast("health", "--status", f"{host}:{port}")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"holdfast: not healthy: {host}:{port} did not answer within 3 s\n"
+
+
+def test_dribbling_is_hanging() -> None:
+    with listener(*([b"H"] * 100)) as (host, port), pytest.raises(Failure, match=r"did not answer within 0\.2 s"):
+        ask(host, port, patience=0.2)
+
+
+def test_whoever_answers_need_not_hang_up() -> None:
+    with listener(b"HTTP/1.1 2", b"00 OK\r\n") as (host, port):
+        ask(host, port)
+    with listener(b"HTTP/1.1 503 X\r\n\r\nwhy") as (host, port), pytest.raises(Failure, match="answered 503 why"):
+        ask(host, port, patience=0.2)
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-x 200 \r\n", b"HTTP/1.1 2000 OK\r\n", b"HTTP/1.1 200", b"\r\n"])
+def test_what_is_no_200(answer: bytes) -> None:
+    with listener(answer) as (host, port), pytest.raises(Failure):
+        ask(host, port, patience=0.2)
+
+
+def test_where_the_address_comes_from(
+    healthy: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    port = healthy.where.rpartition(":")[2]
+    config = tmp_path / "holdfast.toml"
+    config.write_text(f'[listen]\nstatus = "0.0.0.0:{port}"\n')
+    assert main(["health", "--config", str(config)]) == 0
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    assert main(["health"]) == 0
+    monkeypatch.setenv("HOLDFAST_LISTEN__STATUS", "127.0.0.1:1")
+    assert main(["health"]) == 1
+    assert main(["health", "--status", healthy.where]) == 0
+    assert capsys.readouterr().err == "holdfast: not healthy: 127.0.0.1:1: Connection refused\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "can't be read: No such file or directory"),
+        ("[listen", "is not valid TOML: "),
+        ("[listen]\nstatus = 8801\n", '"8801" is not an address'),
+    ],
+)
+def test_a_bad_config(text: str | None, expected: str, tmp_path: Path, capsys: Captured) -> None:
+    config = tmp_path / "holdfast.toml"
+    if text is not None:
+        config.write_text(text)
+    assert main(["health", "--config", str(config)]) == 1
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:8801", ("127.0.0.1", 8801)),
+        ("0.0.0.0:1", ("127.0.0.1", 1)),
+        ("[::]:1", ("::1", 1)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
+        ("localhost:65535", ("localhost", 65535)),
+        (":8801", ("127.0.0.1", 8801)),
+    ],
+)
+def test_dialled(address: str, expected: tuple[str, int]) -> None:
+    assert dialled(address) == expected
+
+
+@pytest.mark.parametrize("address", ["", "8801", "a:", "a:0", "a:65536", "a:1x", "::1:80", "a/b:80", "a b:80", "a@b:1"])
+def test_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match="is not an address"):
+        dialled(address)
+
+
+def test_spelled() -> None:
+    assert [spelled("a", 1), spelled("::1", 2)] == ["a:1", "[::1]:2"]

@@ -1,0 +1,135 @@
+"""The first word, the help, exit statuses, and what may be imported before a command is known."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cli.conftest import EXECUTABLE, Run
+from holdfast import __version__
+from holdfast.cli.commands import COMMANDS
+from holdfast.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_version(holdfast: Run) -> None:
+    result = holdfast("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"holdfast {__version__}\n", "")
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_has_an_example_of_each_command(word: str, capsys: Captured) -> None:
+    assert main([word]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  holdfast {name}" in out for name in COMMANDS)
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "messages list", "messages show"])
+def test_help_of_a_command_has_an_example(command: str, capsys: Captured) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: holdfast {command} ")
+    assert f"\n  holdfast {command}" in out.partition("\nexample")[2]
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_nothing_at_all_is_wrong_usage(capsys: Captured) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("usage: holdfast COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["stauts"], 'holdfast: there is no command "stauts"; did you mean "status"?\n'),
+        (["unfreez", "x"], 'holdfast: there is no command "unfreez"; did you mean "unfreeze"?\n'),
+        (
+            ["xyzzy\n"],
+            'holdfast: there is no command "xyzzy\\n"; the commands are run, check, status, circuits, unfreeze, '
+            "messages, send, health\n",
+        ),
+        (
+            ["--config", "x", "status"],
+            "holdfast: there is no option --config here; options come after the command, see holdfast --help\n",
+        ),
+    ],
+)
+def test_unknown_command(words: list[str], expected: str, holdfast: Run) -> None:
+    result = holdfast(*words)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["messages"],
+        ["messages", "lst"],
+        ["messages", "show"],
+        ["messages", "list", "--state", "frozen"],
+        ["messages", "list", "--limit", "0"],
+        ["messages", "list", "--limit", "-1"],
+        ["circuits", "--state", "dead"],
+        ["circuits", "a", "--state", "frozen"],
+        ["unfreeze"],
+        ["unfreeze", "a", "--all"],
+        ["status", "--jso"],
+        ["status", "extra"],
+        ["run", "--set", "log.format"],
+        ["run", "--set", "log=text"],
+        ["check", "a", "--config", "b"],
+        ["send"],
+        ["send", "u", "-d", "x", "--data-file", "y"],
+        ["send", "u", "-X", "GET"],
+        ["send", "u", "-H", "no colon"],
+        ["send", "u", "-H", "bad name: x"],
+        ["send", "u", "-H", "x: a\nb: c"],
+        ["send", "u\n"],
+        ["send", "u", "--to", "nowhere"],
+        ["health", "extra"],
+    ],
+)
+def test_wrong_usage(words: list[str], capsys: Captured) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"usage: holdfast {words[0]}")
+
+
+def test_help_into_a_closed_pipe() -> None:
+    # Unbuffered, argparse itself meets the closed pipe, and keeps it to itself.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [EXECUTABLE, "status", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize(("words", "allowed"), [(["--version"], set()), (["health"], {"argparse", "socket"})])
+def test_what_is_imported(words: list[str], allowed: set[str]) -> None:
+    """Exec probes start this every few seconds."""
+    script = (
+        "import sys; from holdfast.cli.main import main; main(sys.argv[1:]);"
+        "print(*(name for name in sys.modules if '.' not in name or name.startswith('holdfast.')), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    imported = set(result.stderr.splitlines()[-1].split())
+    heavy = {"argparse", "socket", "asyncio", "dataclasses", "httpx", "json", "pathlib", "ssl", "trio", "typing"}
+    assert imported & heavy == allowed
+    ours = {name.removeprefix("holdfast.cli.") for name in imported if name.startswith("holdfast.")}
+    assert ours <= {
+        "holdfast.cli",
+        "main",
+        "commands",
+        "failure",
+        "health",
+        "addresses",
+        "parsing",
+        "text",
+    }

@@ -1,0 +1,111 @@
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cli.conftest import Run
+from holdfast.cli.main import main
+from holdfast.config import Config
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configs that the gateway was started with; it ends at once, with status 3."""
+    configs: list[Config] = []
+
+    def start(config: Config) -> int:
+        configs.append(config)
+        return 3
+
+    stand_in = ModuleType("holdfast.app")
+    stand_in.main = start  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "holdfast.app", stand_in)
+    return configs
+
+
+def test_run_starts_the_gateway_and_passes_its_status_on(started: list[Config], tmp_path: Path) -> None:
+    assert main(["run"]) == 3
+    assert started[0].store.path == tmp_path
+
+
+def test_flags_are_over_environment_over_file(
+    started: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[log]\nformat = "text"\nlevel = "debug"\n[listen]\ningest = "127.0.0.1:1"\n')
+    monkeypatch.setenv("HOLDFAST_LOG__LEVEL", "error")
+    monkeypatch.setenv("HOLDFAST_LISTEN__INGEST", "127.0.0.1:2")
+    flags = ["--ingest", "127.0.0.1:3", "--status", "[::1]:4", "--store", "/s"]
+    settings = ["--set", "retry.base=1s", "--set", "routes.billing.url=https://a.example/in?a=b"]
+    main(["run", "--config", str(config), *flags, *settings])
+    got = started[0]
+    assert (got.log.format, got.log.level) == ("text", "error")
+    assert (str(got.listen.ingest), str(got.listen.status), str(got.store.path)) == ("127.0.0.1:3", "[::1]:4", "/s")
+    assert (got.retry.base, got.routes["billing"].url) == (1000, "https://a.example/in?a=b")
+
+
+def test_run_tells_every_fault_and_starts_nothing(started: list[Config], capsys: Captured) -> None:
+    assert main(["run", "--set", "log.fromat=text", "--ingest", "x", "--set", "retry.base=soon"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == 'holdfast: log.fromat: there is no such key; did you mean "log.format"?'
+    assert [line.split()[1] for line in lines] == ["log.fromat:", "listen.ingest:", "retry.base:"]
+    assert started == []
+
+
+def test_check_without_any_config(capsys: Captured, tmp_path: Path) -> None:
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out == (
+        f"""\
+ok: no config at all, the defaults
+store    {tmp_path}
+ingest   127.0.0.1:8800
+status   127.0.0.1:8801
+control  {tmp_path}/control.sock
+"""
+    )
+
+
+def test_check_says_where_it_came_from(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[store]\npath = "/s"\n[routes.billing]\nurl = "https://a.example/"\n')
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    monkeypatch.setenv("HOLDFAST_LOG__LEVEL", "error")
+    monkeypatch.setenv("HOLDFAST_PORT", "tcp://10.0.0.1:80")
+    assert main(["check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"ok: from {config}, HOLDFAST_LOG__LEVEL"
+    assert lines[-1] == "routes   billing"
+    assert main(["check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "ok": True,
+        "file": str(config),
+        "environment": ["HOLDFAST_LOG__LEVEL"],
+        "store": "/s",
+        "ingest": "127.0.0.1:8800",
+        "status": "127.0.0.1:8801",
+        "control": "/s/control.sock",
+        "routes": ["billing"],
+    }
+
+
+def test_check_tells_every_fault(holdfast: Run, tmp_path: Path) -> None:
+    config = tmp_path / "bad.toml"
+    config.write_text('[listen]\ningest = "x"\n[retry]\nbase = 1\n')
+    result = holdfast("check", str(config))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert [line.split()[1] for line in result.stderr.splitlines()] == ["listen.ingest:", "retry.base:"]
+    result = holdfast("check", "--config", str(config), "--json")
+    assert (result.returncode, result.stderr) == (2, "")
+    document = json.loads(result.stdout)
+    assert document["ok"] is False
+    assert [fault["key"] for fault in document["faults"]] == ["listen.ingest", "retry.base"]
+
+
+def test_check_of_a_file_that_is_not_there(holdfast: Run) -> None:
+    result = holdfast("check", "/does/not/exist.toml")
+    assert result.returncode == 2
+    assert result.stderr == "holdfast: /does/not/exist.toml: can't be read: No such file or directory\n"

@@ -1,0 +1,194 @@
+"""Real processes for tests: a gateway on free ports with its own store, and a receiver that remembers."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+PATIENCE = 30.0
+"""How long a condition is waited for before a test gives up; nothing is ever waited for by time alone."""
+
+READY = re.compile(r"ready: ingest http://(\S+), status http://(\S+), control (\S+), store (\S+)")
+
+
+@dataclass(frozen=True)
+class Received:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+
+class Receiver:
+    """An HTTP server on loopback that keeps what it got. `answer` says what to answer; 200 unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.requests: list[Received] = []
+        self.answer: Callable[[Received], int] = lambda request: 200
+        self._changed = threading.Condition()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def receive(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                request = Received(self.command, self.path, headers, body)
+                status = receiver.answer(request)
+                receiver.remember(request)
+                with suppress(OSError):
+                    self.send_response(status)
+                    self.send_header("content-length", "0")
+                    self.end_headers()
+
+            do_POST = do_PUT = do_PATCH = do_DELETE = receive
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 256
+            daemon_threads = True
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """A gateway that was killed leaves broken connections behind."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def remember(self, request: Received) -> None:
+        with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[[list[Received]], bool], patience: float = PATIENCE) -> list[Received]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self.requests), patience), (
+                f"not met; {len(self.requests)} requests came"
+            )
+            return list(self.requests)
+
+    def wait_for_one(self) -> Received:
+        return self.wait_for(lambda requests: len(requests) >= 1)[0]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@dataclass
+class Gateway:
+    """A `holdfast run` of its own."""
+
+    process: "subprocess.Popen[str]"
+    ingest: str
+    status: str
+    control: Path
+    log: Path
+    out: list[str] = field(default_factory=list)
+
+    def post(self, target: str, body: bytes = b"{}", **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(
+            f"http://{self.ingest}/{target}", content=body, headers=named, trust_env=False, timeout=PATIENCE
+        )
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://{self.status}{path}", trust_env=False, timeout=PATIENCE)
+
+    def call(self, method: str, path: str, document: object = None) -> httpx.Response:
+        """Over the control socket."""
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.control)), timeout=PATIENCE) as client:
+            return client.request(method, f"http://holdfast{path}", json=document)
+
+    def message(self, id: str) -> dict[str, Any]:
+        return dict(self.get(f"/messages/{id}").json())
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def settings(store: Path, **keys: object) -> dict[str, str]:
+    """The environment of a gateway for tests: loopback targets, free ports. Keys are `section__key`."""
+    given = {
+        "listen__ingest": "127.0.0.1:0",
+        "listen__status": "127.0.0.1:0",
+        "store__path": str(store),
+        "egress__allow_loopback": "true",
+        "egress__allow_ports": "*",
+        "ingest__proxy_hosts": "*",
+        "drain__timeout": "10s",
+    } | {name: str(value) for name, value in keys.items()}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return clean | {f"HOLDFAST_{name.upper()}": value for name, value in given.items()}
+
+
+def start(store: Path, **keys: object) -> Gateway:
+    """Start a gateway and wait for its ready line."""
+    log = store.parent / f"{store.name}.log"
+    with log.open("a") as stderr:
+        process = subprocess.Popen(
+            [HOLDFAST, "run"], env=settings(store, **keys), stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = READY.search(line)
+    if found is None:
+        process.kill()
+        process.wait(PATIENCE)
+        raise AssertionError(f"no ready line but {line!r}; log: {log.read_text()}")
+    return Gateway(process, found[1], found[2], Path(found[3]), log, [line])
+
+
+@contextmanager
+def running(store: Path, **keys: object) -> Iterator[Gateway]:
+    gateway = start(store, **keys)
+    try:
+        yield gateway
+    finally:
+        gateway.close()
+
+
+def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Wait until a condition of another process holds; its value is returned."""
+    bell = threading.Event()
+    for _ in range(int(patience / 0.02)):
+        value = condition()
+        if value:
+            return value
+        bell.wait(0.02)
+    raise AssertionError("the condition was never met")
