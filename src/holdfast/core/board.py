@@ -8,7 +8,7 @@ that get nothing else.
 `pick` is synchronous and returns what to start; whoever calls it carries it out and tells of the end.
 """
 
-from dataclasses import dataclass
+from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -29,49 +29,70 @@ class Start(NamedTuple):
     spell: int
 
 
-@dataclass(slots=True)
+class Side(IntEnum):
+    """Hosts by what a further attempt to them would cost the others."""
+
+    IDLE = 0  # nothing in flight
+    BUSY = 1  # something in flight, and it answers
+    UNHEARD = 2  # something in flight, and no answer yet
+
+
 class Budget:
-    """Attempts in flight at once, with the last quarter kept for idle hosts."""
+    """Attempts in flight at once.
 
-    size: int
-    used: int = 0
+    The last quarter is only for idle hosts, and one that may hang gets a second attempt only in the first eighth: 200
+    hosts that never answer, however much waits for them, leave room for all others.
+    """
 
-    def admits(self, *, idle_host: bool) -> bool:
-        return self.used < (self.size if idle_host else self.size - self.size // 4)
+    __slots__ = ("_limits", "used")
+
+    def __init__(self, size: int) -> None:
+        self.used = 0
+        self._limits = (size, size - size // 4, size // 8)
+
+    def admits(self, side: Side) -> bool:
+        return self.used < self._limits[side]
 
 
 class Ring:
-    """Hosts with something to start of one kind, in turn; idle and busy ones apart, so that the reserve is found at
+    """Hosts with something to start of one kind, in turn; apart by side, so that whom the budget admits is found at
     once.
     """
 
-    __slots__ = ("busy", "idle", "idle_turn")
+    __slots__ = ("_sides", "_turn")
 
     def __init__(self) -> None:
-        self.idle: dict[Host, None] = {}
-        self.busy: dict[Host, None] = {}
-        self.idle_turn = True
+        self._sides: tuple[dict[Host, None], ...] = ({}, {}, {})
+        self._turn = 0
 
     def set(self, host: Host, present: bool) -> None:
-        side, other = (self.busy, self.idle) if host.in_flight else (self.idle, self.busy)
-        other.pop(host, None)
+        mine = side_of(host)
+        for side, hosts in zip(Side, self._sides, strict=True):
+            if side is not mine or not present:
+                hosts.pop(host, None)
         if present:
-            side.setdefault(host)
-        else:
-            side.pop(host, None)
+            self._sides[mine].setdefault(host)
 
     def next(self, budget: Budget) -> Host | None:
-        """The host whose turn it is. Idle and busy ones alternate: new hosts can't starve the busy ones."""
-        if not self.busy or not budget.admits(idle_host=False):
-            return next(iter(self.idle), None) if budget.admits(idle_host=True) else None
-        self.idle_turn = not self.idle_turn
-        return next(iter(self.idle if self.idle and self.idle_turn else self.busy))
+        """The host whose turn it is. The sides alternate: a stream of new hosts can't starve the busy ones."""
+        for offset in range(len(Side)):
+            side = Side((self._turn + offset) % len(Side))
+            if self._sides[side] and budget.admits(side):
+                self._turn = side + 1
+                return next(iter(self._sides[side]))
+        return None
 
     def rotate(self, host: Host) -> None:
-        for side in (self.idle, self.busy):
-            if host in side:
-                del side[host]
-                side[host] = None
+        hosts = self._sides[side_of(host)]
+        if host in hosts:
+            del hosts[host]
+            hosts[host] = None
+
+
+def side_of(host: Host) -> Side:
+    if not host.in_flight:
+        return Side.IDLE
+    return Side.BUSY if host.answers else Side.UNHEARD
 
 
 class Board:
@@ -129,7 +150,7 @@ class Board:
         other = _OTHER.get(kind)
         if other is None or host.last_kind is not kind or not host.ready[other]:
             return kind
-        allowed = host.has_room(other) and self.budgets[other].admits(idle_host=not host.in_flight)
+        allowed = host.has_room(other) and self.budgets[other].admits(side_of(host))
         return other if allowed else kind
 
     def _start(self, host: Host, kind: Kind, now: int) -> Start:

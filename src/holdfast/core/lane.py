@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
-from holdfast.core.message import Entry, Kind, MessageId
+from holdfast.core.message import Entry, Kind, MessageId, Standing
 from holdfast.core.schedule import RetryRules, expires_at
 
 LOW_WATER = 8
@@ -18,7 +18,11 @@ LOW_WATER = 8
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """The limits of one host:port: in flight, slow start, rate, and the peace that a Retry-After asked for."""
+    """The limits of one host:port: in flight, slow start, rate, and the peace that a Retry-After asked for.
+
+    `answers` tells whether its last attempt ended with an answer, whatever that said: a host that hangs, or was not
+    heard of yet, gets more than one attempt at once only while there is plenty of room.
+    """
 
     name: str
     per_host: int
@@ -30,8 +34,10 @@ class Host:
     hold_until: int = 0
     next_slot: float = 0.0
     parked_until: float = 0.0
+    answers: bool = False
     last_kind: Kind = Kind.RETRY
     lanes: int = 0
+    known: bool = False
     ready: dict[Kind, dict["Lane", None]] = field(
         default_factory=lambda: {Kind.FIRST: {}, Kind.RETRY: {}, Kind.PROBE: {}}
     )
@@ -122,7 +128,13 @@ class Lane:
             return False
         if self.more_fresh and len(self.fresh) < LOW_WATER:
             return True
-        return self.next_due is not None and self.next_due <= now and len(self.due) < LOW_WATER
+        return self.next_due is not None and self.next_due <= now and self.wants_due
+
+    @property
+    def wants_due(self) -> bool:
+        """Delayed first attempts are due like retries and stand among the fresh ones here: they count too."""
+        delayed = sum(entry.place.standing is Standing.RETRY for entry in self.fresh)
+        return len(self.due) + delayed < LOW_WATER
 
     def wants_probe(self, now: int) -> bool:
         circuit = self.circuit
@@ -153,9 +165,10 @@ class Heads:
 
 
 def wake_at(circuit: Circuit, heads: Heads, rules: CircuitRules, retry: RetryRules) -> int:
-    """When a lane that is not in memory needs attention next. Every stored lane has such a moment."""
+    """When a lane that is not in memory needs attention next; 0 if only a new message or an operator changes it."""
     if heads.oldest is None:
-        return max(circuit.last_attempt_at or 0, circuit.since) + rules.forget_after
+        forget_at = max(circuit.last_attempt_at or 0, circuit.since) + rules.forget_after
+        return forget_at if circuit.state is CircuitState.ENABLED else 0
     if circuit.state is CircuitState.ENABLED:
         return min(moment for moment in (heads.waiting, heads.due) if moment is not None)
     expiry = expires_at(retry, heads.oldest, circuit.enabled_at)

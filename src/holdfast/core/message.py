@@ -5,6 +5,7 @@ beside it; so expiring or replaying a million messages rewrites none of them.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -15,6 +16,7 @@ MessageId = bytes
 ID_PREFIX = "msg_"
 LANE_NAME_LIMIT = 400
 _RANDOM_BITS = 80
+_ID = re.compile(ID_PREFIX + "[0-9a-f]{32}")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
@@ -161,10 +163,4 @@ def id_text(id: MessageId) -> str:
 
 def parse_id(text: str) -> MessageId | None:
     """The id that `text` spells, or None: an unknown id and a misspelled one are the same to whoever asks."""
-    digits = text.removeprefix(ID_PREFIX)
-    if len(digits) != 32 or not text.startswith(ID_PREFIX):
-        return None
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        return None
+    return bytes.fromhex(text[len(ID_PREFIX) :]) if _ID.fullmatch(text) else None

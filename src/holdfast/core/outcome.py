@@ -24,7 +24,8 @@ HERE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 HOST_HOLDING = frozenset({429, 503})
 """Answers whose Retry-After holds the whole host, not only this message."""
 
-_SECONDS = re.compile(r"\d{1,10}\Z")
+_SECONDS = re.compile(r"[0-9]+")
+_LONGEST_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ def _retry_after(headers: Iterable[tuple[bytes, bytes]], now: int) -> int | None
 def parse_retry_after(value: str, now: int) -> int | None:
     """The moment asked for, by seconds or by date; None when it can't be read or lies in the past."""
     value = value.strip()
-    if _SECONDS.match(value):
-        moment = now + int(value) * 1000
+    if _SECONDS.fullmatch(value):
+        # However long it is, the schedule's own limit holds; a number of thousands of digits can't be converted.
+        moment = now + int(value if len(value) <= _LONGEST_DIGITS else "9" * _LONGEST_DIGITS) * 1000
     else:
         try:
             date = parsedate_to_datetime(value)

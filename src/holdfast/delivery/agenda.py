@@ -39,24 +39,26 @@ class AgendaKeeper:
             heappush(self._timers, (moment, self._set, lane))
 
     def hear(self, wake: int, now: int) -> bool:
-        """A group was written and touched a lane that needs attention then; True if that is earlier than was known."""
-        earlier = now < wake < self._read_at
-        if earlier:
-            self._read_at = wake
-        return earlier
+        """A group was written and touched a lane that needs attention then; True if that is earlier than was known.
 
-    def snooze(self, key: str, until: int) -> None:
-        self._snoozed[key] = until
+        A lane that needs it now is in memory already, or has left it meanwhile and gets another look.
+        """
+        return self._look_at(wake if wake > now else now + SNOOZE)
+
+    def rest(self, key: str, until: int | None, now: int) -> bool:
+        """A lane that was woken leaves memory; look whether the agenda still names it, not before `until` if given."""
+        if until is not None:
+            self._snoozed[key] = until
+        return self._look_at(max(self._snoozed.get(key, 0), now + SNOOZE))
 
     def awake(self, key: str) -> None:
         """Something of a lane was written: its moment in the agenda is a new one."""
         self._snoozed.pop(key, None)
 
-    def left(self) -> None:
-        """A lane left memory: one that found no room there may come."""
-        if self._crowded:
-            self._crowded = False
-            self._read_at = 0
+    def left(self) -> bool:
+        """A lane left memory: one that found no room there may come. True if one waits for that."""
+        crowded, self._crowded = self._crowded, False
+        return crowded and self._look_at(0)
 
     def fired(self, now: int) -> list[Lane]:
         """The lanes whose timer has come; live again if they were not."""
@@ -84,8 +86,14 @@ class AgendaKeeper:
         lanes = [self._roster.enlist(key, None) for key in agenda.lanes]
         for lane in lanes:
             lane.stale = lane.woken = True
-            self.snooze(lane.key, now + SNOOZE)
+            self._snoozed[lane.key] = now + SNOOZE
         return lanes
+
+    def _look_at(self, moment: int) -> bool:
+        earlier = moment < self._read_at
+        if earlier:
+            self._read_at = moment
+        return earlier
 
 
 class _Skip:

@@ -8,6 +8,7 @@ so memory does not grow with the backlog.
 
 import logging
 from collections.abc import Callable
+from math import ceil
 
 import trio
 
@@ -95,7 +96,7 @@ class Dispatcher:
             self._called.set()
         elif lane.is_idle:
             self._let_go(lane)
-        elif lane.next_due is not None and lane.enabled:
+        elif lane.next_due is not None and lane.next_due > now and lane.enabled:
             self._set_timer(lane, lane.next_due)
 
     def revive(self, key: str, host: str | None = None) -> Lane:
@@ -149,7 +150,8 @@ class Dispatcher:
 
     async def wait_quiet(self) -> None:
         while not self.is_quiet:
-            self._quiet = trio.Event()
+            if self._quiet.is_set():
+                self._quiet = trio.Event()
             await self._quiet.wait()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -175,8 +177,10 @@ class Dispatcher:
 
     async def _rest(self) -> None:
         """Sleep until something is due, or somebody calls."""
-        moment = min(self._agenda.next_at, self._board.wake_at() or NEVER)
-        deadline = self._clock.deadline(int(moment)) if moment < NEVER else float("inf")
+        if self._reader.wanted:
+            self._called.set()
+        moment = min(self._agenda.next_at, ceil(self._board.wake_at() or NEVER))
+        deadline = self._clock.deadline(moment) if moment < NEVER else float("inf")
         with trio.CancelScope(deadline=deadline):
             await self._called.wait()
         self._called = trio.Event()
@@ -194,6 +198,7 @@ class Dispatcher:
         try:
             outcome = await self._courier.carry(start.entry.message, began)
         except trio.Cancelled:
+            self._nursery = None  # nothing starts any more: what only waits was not tried
             self._settle(start, of_error(ErrorKind.INTERRUPTED, "holdfast was shutting down"), began)
             raise
         except Exception as error:
@@ -223,6 +228,8 @@ class Dispatcher:
             lane.lately.add(message.id)
         if due is not None:
             self._reader.note_due(lane, due)
+        if not lane.enabled:
+            lane.stale = True  # what may be a probe, and when, only a read can say
         self._agenda.awake(lane.key)
         self.attend(lane)
 
@@ -259,11 +266,11 @@ class Dispatcher:
     def _let_go(self, lane: Lane) -> None:
         if lane.woken:
             lane.woken = False
-            snooze_until = self.on_quiet_lane(lane)
-            if snooze_until is not None:
-                self._agenda.snooze(lane.key, snooze_until)
+            if self._agenda.rest(lane.key, self.on_quiet_lane(lane), self._clock.now()):
+                self._called.set()
         self._roster.retire(lane)
-        self._agenda.left()
+        if self._agenda.left():
+            self._called.set()
 
     def _set_timer(self, lane: Lane, moment: int) -> None:
         self._agenda.set_timer(lane, moment)

@@ -59,7 +59,7 @@ class LaneReader:
 
     def _ask(self, lane: Lane) -> Ask:
         fresh = ENTRIES_A_READ if len(lane.fresh) < LOW_WATER else 0
-        due = ENTRIES_A_READ if len(lane.due) < LOW_WATER else 0
+        due = ENTRIES_A_READ if lane.wants_due else 0
         if lane.hydrated and not lane.enabled:
             fresh = due = 0
         skip = frozenset(lane.known | self._broken)
@@ -80,9 +80,16 @@ class LaneReader:
             self._note(lane, moment, queued=queued)
         if lane.enabled:
             self._queue(lane, [entry for entry in (*view.fresh, *view.due) if entry.message.id not in passed])
-        elif view.probe is not None and view.probe.message.id not in passed and lane.wants_probe(self._clock.now()):
-            lane.probe = view.probe
-            self._roster.hold(lane, view.probe.message)
+        elif lane.wants_probe(self._clock.now()):
+            self._queue_probe(lane, view.probe, passed)
+
+    def _queue_probe(self, lane: Lane, probe: Entry | None, passed: set[MessageId]) -> None:
+        """What waits may be all in flight or broken: then there is nothing to probe with until something changes."""
+        if probe is None:
+            lane.probe_from = None
+        elif probe.message.id not in passed:
+            lane.probe = probe
+            self._roster.hold(lane, probe.message)
 
     def _queue(self, lane: Lane, entries: list[Entry]) -> None:
         """Delayed first attempts stand among the retries on disk, and among the fresh ones here."""

@@ -60,7 +60,8 @@ class Roster:
         lane.circuit = record.circuit
         host = lane.host
         host.hold_until = max(host.hold_until, record.hold_until)
-        if host.lanes == 1:
+        if not host.known:
+            host.known = True
             host.limit = min(record.limit, self._per_host) if record.run == self._run else 1
 
     def retire(self, lane: Lane) -> None:
@@ -78,10 +79,10 @@ class Roster:
             self._drop(oldest)
 
     def forget(self, key: str) -> None:
-        for lanes in (self.live, self._cold):
-            lane = lanes.pop(key, None)
-            if lane is not None:
-                self._drop(lane)
+        """A lane's record is gone. If it is live again by now it stays, and is written with its next outcome."""
+        lane = self._cold.pop(key, None)
+        if lane is not None:
+            self._drop(lane)
 
     def save_all(self) -> None:
         """At shutdown: what was counted and not yet written."""

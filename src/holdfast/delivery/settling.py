@@ -55,6 +55,7 @@ class Settling:
             outcome.answer,
         )
         self.tally.outcomes[str(outcome.error or outcome.status)] += 1
+        start.lane.host.answers = outcome.status is not None
         if outcome.delivered:
             return self._delivered(start, attempt, now)
         return self._failed(start, attempt, outcome, now)

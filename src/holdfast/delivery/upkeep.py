@@ -19,7 +19,7 @@ from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.log import event
-from holdfast.store.port import SCARCE, Expire, Forget, Purge, SaveLane, Store
+from holdfast.store.port import SCARCE, Expire, Finished, Forget, Purge, SaveLane, Store
 
 STEP = 128
 """Messages that one operation moves or removes: a group with it takes a few milliseconds longer, not more."""
@@ -76,7 +76,7 @@ class Upkeep:
             return None
         not_before = self._may_expire_at(lane)
         if not_before > now:
-            return not_before
+            return min(not_before, self._next_probe(lane, now))
         self._expire(lane, now)
         return None
 
@@ -94,6 +94,11 @@ class Upkeep:
     def _forgotten(self, key: str) -> None:
         event(_logger, logging.INFO, "circuit_forgotten", host=key)
         self._dispatcher.forget(key)
+
+    def _next_probe(self, lane: Lane, now: int) -> int:
+        if lane.circuit.state is not CircuitState.DISABLED or lane.probe_from is None:
+            return NEVER
+        return max(lane.circuit.next_probe_at or 0, lane.probe_from, now + 1)
 
     def _may_expire_at(self, lane: Lane) -> int:
         """Not in the grace after a start; in a disabled circuit not before a probe of this run."""
@@ -124,36 +129,36 @@ class Upkeep:
             if await self._sweep() >= STEP:
                 continue
             self._called = trio.Event()
-            deadline = self._clock.deadline(await self._next_sweep())
-            with trio.CancelScope(deadline=deadline):
-                await self._called.wait()
-                await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
+            moment = await self._next_sweep()
+            while self._clock.now() < moment and not self._called.is_set():
+                with trio.CancelScope(deadline=self._clock.deadline(moment)):
+                    await self._called.wait()
+                    await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
 
     async def _sweep(self) -> int:
         now = self._clock.now()
         retention = self._retention
         delivered, keys = now - retention.delivered, now - retention.keys
         store = await self._store.statistics()
+        finished = await self._store.oldest_finished()
         if store.used_bytes > SCARCE * store.max_bytes:
-            finished = await self._store.oldest_finished()
             if finished.delivered is not None:
                 delivered = now
             else:
                 keys = now + retention.keys
+        elif self._next_due(finished, now) > now:
+            return 0
         removed: int = await self._store.perform(Purge(delivered, now - retention.dead, keys, STEP))
         if removed and max(delivered, keys) >= now:
             event(_logger, logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
         return removed
 
     async def _next_sweep(self) -> int:
-        finished = await self._store.oldest_finished()
-        moments = [
-            oldest + kept
-            for oldest, kept in (
-                (finished.delivered, self._retention.delivered),
-                (finished.dead, self._retention.dead),
-                (finished.key, 2 * self._retention.keys),
-            )
-            if oldest is not None
-        ]
-        return max(self._clock.now() + SWEEP_AT_MOST_EVERY, min(moments, default=NEVER))
+        now = self._clock.now()
+        return max(now + SWEEP_AT_MOST_EVERY, self._next_due(await self._store.oldest_finished(), now))
+
+    def _next_due(self, finished: Finished, now: int) -> int:
+        """When the first record is past its retention; what is not there yet is so no sooner than if it came now."""
+        retention = self._retention
+        kept = (retention.delivered, retention.dead, 2 * retention.keys)
+        return min((now + 1 if oldest is None else oldest) + span for oldest, span in zip(finished, kept, strict=True))

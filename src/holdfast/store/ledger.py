@@ -70,16 +70,10 @@ class Ledger:
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
 
-    async def open(self) -> None:
-        """Go on from what is on disk: ids grow from the last one, active messages go back to their lanes' queues."""
+    def open(self) -> None:
+        """Go on from what is on disk: ids grow from the last one."""
         with self._engine.read() as transaction:
             self._last_id = _last_id(transaction)
-        while True:
-            with self._engine.read() as transaction:
-                messages = reads.active(transaction, START_BATCH)
-            if not messages:
-                return
-            self._commit(self._prepare([Shelve(messages)]), threading.Semaphore(0))
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -125,22 +119,43 @@ class Ledger:
         return await trio.lowlevel.wait_task_rescheduled(abandon)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit group after group until cancelled; what was submitted by then is still committed."""
-        thread = _Thread(self._commit) if self._engine.threaded else None
-        commit = self._commit_inline if thread is None else thread.commit
-        task_status.started()
+        """Commit group after group until cancelled; what was submitted by then is still committed.
+
+        At both ends active messages go to their lanes' queues: whatever is in memory then is on disk in its place.
+        """
+        if not self._engine.threaded:
+            await self._run(self._commit_inline, task_status)
+            return
+        thread = _Thread(self._commit)
         try:
+            await self._run(thread.commit, task_status)
+        finally:
+            thread.end()
+
+    async def _run(self, commit: "Commit", task_status: trio.TaskStatus[None]) -> None:
+        try:
+            await self._shelve_active(commit)
+            task_status.started()
             while True:
                 await self._wake.wait()
                 await self._commit_pending(commit)
+        except CommitFailed as error:
+            self._give_up(error)
         finally:
-            with trio.CancelScope(shield=True):
-                while self._pending and self.failed is None:
-                    await self._commit_pending(commit)
-            if thread is not None:
-                thread.end()
             if self.failed is None:
-                self._flush()
+                with trio.CancelScope(shield=True):
+                    while self._pending:
+                        await self._commit_pending(commit)
+                    await self._shelve_active(commit)
+                    self._flush()
+
+    async def _shelve_active(self, commit: "Commit") -> None:
+        while True:
+            with self._engine.read() as transaction:
+                messages = reads.active(transaction, START_BATCH)
+            if not messages:
+                return
+            await commit(self._prepare([Shelve(messages)]))
 
     async def _commit_pending(self, commit: "Commit") -> None:
         operations, self._pending = self._pending[:GROUP_LIMIT], self._pending[GROUP_LIMIT:]
@@ -174,8 +189,9 @@ class Ledger:
             if operation.done is not None:
                 operation.done(result)
 
-    def _give_up(self, error: CommitFailed, operations: Sequence[Operation]) -> None:
+    def _give_up(self, error: CommitFailed, operations: Sequence[Operation] = ()) -> None:
         self.failed = error
+        self.broken.set()
         doomed, self._pending = [*operations, *self._pending], []
         for operation in doomed:
             if operation.done is not None:

@@ -160,8 +160,7 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
     if not work.leave(message.id, message.lane, place):
         return
     work.erase(message, len(message.body))
-    if place.standing is not Standing.ACTIVE or place.attempts:
-        work.transaction.delete(Table.PLACES, message.id)
+    work.transaction.delete(Table.PLACES, message.id)
     work.transaction.put(Table.DELIVERED, message.id, encoded)
     work.finished.append(message.id)
 
