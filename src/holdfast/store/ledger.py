@@ -10,6 +10,7 @@ A commit that fails for another reason than room is final: every waiter hears of
 written any more, since a disk that failed an fsync can't be trusted.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Container, Sequence
 from queue import SimpleQueue
@@ -43,10 +44,14 @@ from holdfast.store.work import Group, StoreRules
 from holdfast.store.writes import Writer, prepare
 
 GROUP_LIMIT = 512
+GROUP_BYTES = 4 << 20
+"""Bodies in one group: the loop stands still while they are put, 2 ms a megabyte."""
 START_BATCH = 1_000
 READERS = 4
 
 Result = TypeVar("Result")
+
+_logger = logging.getLogger("holdfast.store")
 
 
 class Ledger:
@@ -134,8 +139,10 @@ class Ledger:
 
     async def _run(self, commit: "Commit", task_status: trio.TaskStatus[None]) -> None:
         try:
-            await self._shelve_active(commit)
-            task_status.started()
+            try:
+                await self._shelve_active(commit)
+            finally:
+                task_status.started()
             while True:
                 await self._wake.wait()
                 await self._commit_pending(commit)
@@ -158,7 +165,8 @@ class Ledger:
             await commit(self._prepare([Shelve(messages)]))
 
     async def _commit_pending(self, commit: "Commit") -> None:
-        operations, self._pending = self._pending[:GROUP_LIMIT], self._pending[GROUP_LIMIT:]
+        size = _group_size(self._pending)
+        operations, self._pending = self._pending[:size], self._pending[size:]
         if not self._pending:
             self._wake = trio.Event()
         if not operations:
@@ -207,6 +215,12 @@ class Ledger:
                 return self._transact(group, full, puts_done)
         except StoreFull as full:
             raise CommitFailed(f"there is no room even for outcomes: {full}") from full
+        except StoreError:
+            raise
+        except Exception as error:
+            # Nothing of the group is on disk; going on without it would lose outcomes silently.
+            _logger.exception("a group could not be written")
+            raise CommitFailed(f"a group could not be written: {error!r}") from error
         finally:
             puts_done.release()
 
@@ -307,6 +321,17 @@ class _Thread:
         while (item := self._groups.get()) is not None:
             group, puts_done, finish = item
             finish(outcome.capture(self._work, group, puts_done))
+
+
+def _group_size(operations: Sequence[Operation]) -> int:
+    """How many of the operations make the next group."""
+    held = 0
+    for count, operation in enumerate(operations[:GROUP_LIMIT]):
+        if isinstance(operation, Accept):
+            held += len(operation.message.body)
+        if held > GROUP_BYTES and count:
+            return count
+    return GROUP_LIMIT
 
 
 def last_time(engine: Engine) -> int:

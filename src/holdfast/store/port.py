@@ -179,7 +179,7 @@ class Finished(NamedTuple):
 
 
 class Story(NamedTuple):
-    """All that is known of one message. A delivered one has no body and no headers left."""
+    """What operators are told of one message: without its body, and once it is delivered without its headers."""
 
     message: Message
     size: int

@@ -58,13 +58,15 @@ def place_of(transaction: Transaction, id: MessageId, otherwise: Place) -> Place
     return otherwise if value is None else records.decode_place(value)
 
 
-def message_of(transaction: Transaction, id: MessageId) -> tuple[Message, int] | None:
-    """A stored message with its body, and the body's size."""
+def message_of(transaction: Transaction, id: MessageId, *, whole: bool = True) -> tuple[Message, int] | None:
+    """A stored message with its body, and the body's size; a body kept apart is read only if the message is wanted
+    whole.
+    """
     value = transaction.get(Table.MESSAGES, id)
     if value is None:
         return None
     message, size, apart = records.decode_message(id, value)
-    if apart and size:
+    if whole and apart and size:
         body = b"".join(piece for _, piece in prefixed(transaction, Table.BODIES, id))
         if len(body) != size:
             raise CorruptRecord(f"message {id.hex()}: {len(body)} of {size} bytes of its body are there")

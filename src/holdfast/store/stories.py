@@ -15,15 +15,13 @@ LOOKED_AT = 2_000
 _STATES = {Standing.ACTIVE: State.QUEUED, Standing.WAITING: State.QUEUED, Standing.DEAD: State.DEAD}
 
 
-def story(transaction: Transaction, id: MessageId) -> Story | None:
+def story(transaction: Transaction, id: MessageId, *, whole: bool = True) -> Story | None:
+    """One message. A page of them does without larger bodies, which nobody reads there."""
     delivered = transaction.get(Table.DELIVERED, id)
     if delivered is not None:
         return _delivered(transaction, id, delivered)
-    found = reads.message_of(transaction, id)
-    if found is None:
-        return None
-    message, size = found
-    return _undelivered(transaction, message, size)
+    found = reads.message_of(transaction, id, whole=whole)
+    return None if found is None else _undelivered(transaction, *found)
 
 
 def stories(
@@ -47,7 +45,7 @@ def stories(
 def _readable(transaction: Transaction, id: MessageId) -> Story | None:
     """One message for a page: a record that can't be read must not hide the others."""
     try:
-        return story(transaction, id)
+        return story(transaction, id, whole=False)
     except CorruptRecord:
         return None
 

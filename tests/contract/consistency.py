@@ -1,0 +1,108 @@
+"""Whether the tables agree with one another: every index recomputed from what it stands for, by the plainest means."""
+
+import struct
+from collections import defaultdict
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.lane import Heads, wake_at
+from holdfast.core.message import MessageId, Place, Standing
+from holdfast.core.schedule import expires_at
+from holdfast.store import records
+from holdfast.store.records import stamp, unstamp
+from holdfast.store.room import MESSAGE_COST
+from holdfast.store.tables import Moment, Table
+from holdfast.store.work import StoreRules
+
+Tables = dict[Table, list[tuple[bytes, bytes]]]
+
+
+def check(tables: Tables, rules: StoreRules) -> None:
+    places = {id: records.decode_place(value) for id, value in tables[Table.PLACES]}
+    _check_standing(tables, places)
+    _check_places(tables, places)
+    _check_leftovers(tables)
+    _check_summaries(tables, places, rules)
+
+
+def _check_standing(tables: Tables, places: dict[MessageId, Place]) -> None:
+    """Every message stands in exactly one index, and in both of a pair."""
+    active = [id for id, _ in tables[Table.ACTIVE]]
+    waiting, retry, aging, dead_lane = (
+        [unstamp(value)[1] for _, value in tables[table]]
+        for table in (Table.WAITING, Table.RETRY, Table.AGING, Table.DEAD_LANE)
+    )
+    dead = [unstamp(key)[1] for key, _ in tables[Table.DEAD]]
+    assert sorted([*active, *waiting, *retry, *dead]) == [id for id, _ in tables[Table.MESSAGES]]
+    assert sorted(aging) == sorted(retry)
+    assert {(lane, stamp(places[id].due, id)) for lane, id in _pairs(tables, Table.AGING)} == set(tables[Table.RETRY])
+    assert {(records.decode_dead(value)[0], key) for key, value in tables[Table.DEAD]} == set(tables[Table.DEAD_LANE])
+    assert sorted(dead) == sorted(dead_lane)
+
+
+def _pairs(tables: Tables, table: Table) -> list[tuple[bytes, MessageId]]:
+    return [(lane, unstamp(value)[1]) for lane, value in tables[table]]
+
+
+def _check_places(tables: Tables, places: dict[MessageId, Place]) -> None:
+    """What a place says is what the indexes say."""
+    found: dict[MessageId, tuple[Standing, int]] = {id: (Standing.ACTIVE, 0) for id, _ in tables[Table.ACTIVE]}
+    for table, standing in ((Table.WAITING, Standing.WAITING), (Table.AGING, Standing.RETRY)):
+        found |= {unstamp(value)[1]: (standing, unstamp(value)[0]) for _, value in tables[table]}
+    found |= {unstamp(key)[1]: (Standing.DEAD, unstamp(key)[0]) for key, _ in tables[Table.DEAD]}
+    for id, place in places.items():
+        standing, moment = found[id]
+        assert place.standing is standing
+        if standing is not Standing.ACTIVE:
+            assert moment == (place.due if standing is Standing.DEAD else place.born)
+    assert {id for id, (standing, _) in found.items() if standing in (Standing.RETRY, Standing.DEAD)} <= set(places)
+
+
+def _check_leftovers(tables: Tables) -> None:
+    """Nothing belongs to a message that is gone."""
+    messages, delivered = ({id for id, _ in tables[table]} for table in (Table.MESSAGES, Table.DELIVERED))
+    finished = [ids[start : start + 16] for _, ids in tables[Table.FINISHED] for start in range(0, len(ids), 16)]
+    assert sorted(finished) == sorted(delivered)
+    assert not messages & delivered
+    assert {key[:16] for key, _ in tables[Table.BODIES]} <= messages
+    assert {key[:16] for key, _ in tables[Table.ATTEMPTS]} <= messages | delivered
+
+
+def _check_summaries(tables: Tables, places: dict[MessageId, Place], rules: StoreRules) -> None:
+    """UNWELL, MOMENTS and SUMMARIES are what the lanes and their queues amount to."""
+    first: dict[Table, dict[bytes, int]] = {
+        table: {lane: unstamp(value)[0] for lane, value in reversed(tables[table])}
+        for table in (Table.WAITING, Table.RETRY, Table.AGING)
+    }
+    free = {lane for lane, id in _pairs(tables, Table.AGING) if not places[id].held}
+    summaries, moments, unwell = [], set(), set()
+    for lane, value in tables[Table.LANES]:
+        circuit = records.decode_lane(value).circuit
+        waiting, due, aging = (first[table].get(lane) for table in (Table.WAITING, Table.RETRY, Table.AGING))
+        oldest = min((moment for moment in (waiting, aging) if moment is not None), default=None)
+        probe_from = (0 if waiting or lane in free else due) if circuit.state is CircuitState.DISABLED else None
+        wake = wake_at(circuit, Heads(waiting, due, oldest, probe_from), rules.circuit, rules.retry)
+        expires = oldest is not None and circuit.state is not CircuitState.ENABLED
+        expiry = expires_at(rules.retry, oldest, circuit.enabled_at) if expires else 0
+        state = list(CircuitState).index(circuit.state)
+        summaries.append((lane, struct.pack(">BQQQQ", state, wake, expiry, oldest or 0, due or 0)))
+        moments |= {
+            (bytes([moment]) + at.to_bytes(8, "big") + lane, b"")
+            for moment, at in zip(Moment, (wake, expiry, oldest, due), strict=True)
+            if at
+        }
+        if circuit.state is not CircuitState.ENABLED:
+            unwell.add((circuit.state.encode(), lane))
+    assert set(first[Table.WAITING]) | set(first[Table.RETRY]) <= {lane for lane, _ in tables[Table.LANES]}
+    assert tables[Table.SUMMARIES] == summaries
+    assert set(tables[Table.MOMENTS]) == moments
+    assert set(tables[Table.UNWELL]) == unwell
+
+
+def check_shares(tables: Tables) -> None:
+    """What each host holds, counted anew. Exact only after an orderly end."""
+    held: dict[bytes, int] = defaultdict(int)
+    for id, value in tables[Table.MESSAGES]:
+        message, size, _ = records.decode_message(id, value)
+        held[message.host.encode()] += MESSAGE_COST + size
+    stored = {host: int.from_bytes(value, "big") for host, value in tables[Table.SHARES]}
+    assert {host: bytes_held for host, bytes_held in stored.items() if bytes_held} == held

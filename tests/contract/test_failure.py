@@ -1,0 +1,111 @@
+"""A commit that fails leaves no trace, and everyone who waits hears of it."""
+
+from collections.abc import AsyncIterator
+
+import trio
+from pytest import fixture, raises
+
+from contract.builders import MINUTE, NOW, RULES, Desk, attempt, dump, frozen, ids, lane, retry_at, success
+from holdfast.core.errors import CommitFailed, StoreFull
+from holdfast.core.message import State
+from holdfast.store.memory import MemoryEngine
+from holdfast.store.port import Accept, Accepted, Deliver, Fail
+
+
+@fixture
+async def failing(nursery: trio.Nursery) -> AsyncIterator[Desk]:
+    """On the engine whose commits can be made to fail."""
+    engine = MemoryEngine()
+    desk = Desk(nursery, lambda: engine, RULES)
+    await desk.open()
+    yield desk
+    await desk.close()
+
+
+async def test_outcome_place_and_circuit_fail_together(failing: Desk) -> None:
+    entry = await failing.accept()
+    before = dump(failing.engine)
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    on = frozen()
+    on.circuit.consecutive_failures = 7
+    with raises(CommitFailed):
+        await failing.ledger.perform(Fail(entry, attempt(), retry_at(1, NOW + MINUTE), on))
+    assert dump(failing.engine) == before
+
+
+async def test_a_delivery_that_was_not_committed_leaves_the_queue_as_it_was(failing: Desk) -> None:
+    waiting = await failing.accept_waiting(number=3)
+    before = dump(failing.engine)
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    with raises(CommitFailed):
+        await failing.deliver(waiting[1])
+    assert dump(failing.engine) == before
+
+
+async def test_everyone_in_the_group_and_behind_it_hears_of_a_failure(failing: Desk) -> None:
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    results = await failing.together(*(Accept(failing.message()) for _ in range(600)))
+    assert len(results) == 600
+    assert all(isinstance(result, CommitFailed) for result in results)
+
+
+async def test_nothing_is_written_after_a_failure(failing: Desk) -> None:
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    before = dump(failing.engine)
+    for _ in range(2):
+        with raises(CommitFailed):
+            await failing.accept()
+    assert dump(failing.engine) == before
+    assert failing.ledger.failed is not None
+
+
+async def test_nobody_is_told_of_a_message_that_was_not_committed(failing: Desk) -> None:
+    told: list[object] = []
+    failing.ledger.on_accepted = lambda message, active: told.append(message)
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    with raises(CommitFailed):
+        await failing.accept()
+    assert told == []
+
+
+async def test_what_was_committed_before_a_failure_is_there_after_it(failing: Desk) -> None:
+    entry = await failing.accept()
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    with raises(CommitFailed):
+        await failing.deliver(entry)
+    await failing.restart()
+    assert ids((await failing.look()).fresh) == ids([entry])
+    await failing.accept()
+
+
+async def test_a_full_map_keeps_the_outcomes_and_refuses_the_messages(failing: Desk) -> None:
+    one, two = [await failing.accept() for _ in range(2)]
+    failing.engine.fail_next.append(StoreFull("the map is full"))
+    results = await failing.together(
+        Accept(failing.message()),
+        Deliver(one, success(), None),
+        Fail(two, attempt(), retry_at(1, NOW + MINUTE), lane()),
+        Accept(failing.message("other:443")),
+    )
+    assert [type(result) for result in results] == [StoreFull, type(None), type(None), StoreFull]
+    assert (await failing.story(one)).state is State.DELIVERED
+    assert (await failing.story(two)).state is State.RETRYING
+    assert await failing.ledger.circuit("other:443") is None
+    assert await failing.ledger.perform(Accept(failing.message())) == Accepted(active=True)
+
+
+async def test_a_map_too_full_even_for_outcomes_is_a_failure(failing: Desk) -> None:
+    entry = await failing.accept()
+    failing.engine.fail_next.extend([StoreFull("the map is full"), StoreFull("the map is full")])
+    with raises(CommitFailed):
+        await failing.deliver(entry)
+    assert failing.ledger.failed is not None
+
+
+async def test_a_waiter_that_gave_up_does_not_stop_the_commit(failing: Desk) -> None:
+    message = failing.message()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await failing.ledger.perform(Accept(message))
+    await failing.accept("other:443")
+    assert (await failing.story(message)).message == message

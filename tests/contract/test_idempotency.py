@@ -1,0 +1,95 @@
+"""The same key within its time is the same message, whatever became of that one."""
+
+from pytest import mark, raises
+
+from contract.builders import EPOCH, MINUTE, Desk, dump, idempotency
+from holdfast.core.errors import StoreFull
+from holdfast.core.message import MessageId
+from holdfast.store.port import Accept, Accepted, Conflict, Duplicate
+from holdfast.store.tables import Table
+
+
+async def again(desk: Desk, body: str = "body") -> object:
+    return await desk.ledger.perform(Accept(desk.message(), idempotency("key", body)))
+
+
+async def first(desk: Desk) -> MessageId:
+    return (await desk.accept(key=idempotency("key"))).message.id
+
+
+async def test_the_same_key_and_body_is_the_first_message(desk: Desk) -> None:
+    id = await first(desk)
+    before = dump(desk.engine)
+    assert await again(desk) == Duplicate(id)
+    after = dump(desk.engine)
+    assert {table for table in Table if before[table] != after[table]} <= {Table.META}
+
+
+async def test_the_same_key_for_another_body_is_a_conflict(desk: Desk) -> None:
+    await first(desk)
+    assert await again(desk, "other") == Conflict()
+
+
+async def test_another_key_is_another_message(desk: Desk) -> None:
+    await first(desk)
+    assert await desk.ledger.perform(Accept(desk.message(), idempotency("other"))) == Accepted(active=True)
+
+
+async def test_a_duplicate_is_found_within_its_own_group(desk: Desk) -> None:
+    told: list[MessageId] = []
+    desk.ledger.on_accepted = lambda message, active: told.append(message.id)
+    one, two, three = (desk.message() for _ in range(3))
+    results = await desk.together(
+        Accept(one, idempotency("key")), Accept(two, idempotency("key")), Accept(three, idempotency("key", "other"))
+    )
+    assert results == [Accepted(active=True), Duplicate(one.id), Conflict()]
+    assert told == [one.id]
+
+
+async def test_a_key_is_known_after_a_restart(desk: Desk) -> None:
+    id = await first(desk)
+    await desk.restart_after_a_kill()
+    assert await again(desk) == Duplicate(id)
+
+
+@mark.parametrize("end", ["deliver", "bury"])
+async def test_a_key_is_known_whatever_became_of_the_message(desk: Desk, end: str) -> None:
+    entry = await desk.accept(key=idempotency("key"))
+    await getattr(desk, end)(entry)
+    assert await again(desk) == Duplicate(entry.message.id)
+
+
+@mark.parametrize("begin", [0, 1, EPOCH // 2, EPOCH - 1])
+async def test_a_key_lives_its_whole_time_over_the_border_of_an_epoch(desk: Desk, begin: int) -> None:
+    desk.clock.at += EPOCH - desk.clock.at % EPOCH + begin
+    id = await first(desk)
+    desk.clock.at += EPOCH - 1
+    assert await again(desk) == Duplicate(id)
+    desk.clock.at += 1
+    assert await again(desk, "other") == Accepted(active=True)
+
+
+async def test_a_key_used_again_after_its_time_counts_from_then(desk: Desk) -> None:
+    await first(desk)
+    desk.clock.at += EPOCH + MINUTE
+    id = await first(desk)
+    desk.clock.at += EPOCH - 1
+    assert await again(desk) == Duplicate(id)
+
+
+async def test_a_refused_message_leaves_its_key_free(desk: Desk) -> None:
+    await desk.restart(host_share=0.000001)
+    with raises(StoreFull):
+        await again(desk)
+    await desk.restart(host_share=0.5)
+    assert await again(desk) == Accepted(active=True)
+
+
+@mark.parametrize("lifetime", [1, 100, 1_000, 30 * EPOCH])
+async def test_any_lifetime_will_do(desk: Desk, lifetime: int) -> None:
+    await desk.restart(idempotency=lifetime)
+    id = await first(desk)
+    desk.clock.at += lifetime - 1
+    assert await again(desk) == Duplicate(id)
+    desk.clock.at += 1
+    assert await again(desk) == Accepted(active=True)

@@ -1,0 +1,211 @@
+"""What the end of an attempt does to its message, and that it does so once."""
+
+from pytest import mark, param
+
+from contract.builders import EXHAUSTED, HOST, MINUTE, NOW, Desk, attempt, disabled, dump, ids, lane, retry_at, success
+from holdfast.core.message import DeadReason, Entry, Kind, Place, Standing, State
+from holdfast.store.port import Deliver, Fail
+from holdfast.store.tables import Table
+
+QUEUES = (Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING, Table.DEAD, Table.DEAD_LANE, Table.PLACES)
+STEPS = [param(None, id="none"), param(retry_at(1, NOW + MINUTE), id="retry"), param(EXHAUSTED, id="dead")]
+
+
+async def entry_of(desk: Desk, standing: Standing) -> Entry:
+    if standing is Standing.ACTIVE:
+        return await desk.accept()
+    if standing is Standing.WAITING:
+        [entry] = await desk.accept_waiting()
+        return entry
+    await desk.retrying(NOW)
+    [entry] = (await desk.look()).due
+    return entry
+
+
+STANDINGS = mark.parametrize("standing", [Standing.ACTIVE, Standing.WAITING, Standing.RETRY])
+
+
+@STANDINGS
+async def test_a_delivered_message_leaves_every_queue(desk: Desk, standing: Standing) -> None:
+    entry = await entry_of(desk, standing)
+    await desk.deliver(entry, number=entry.place.attempts + 1)
+    tables = dump(desk.engine)
+    assert all(tables[table] == [] for table in (*QUEUES, Table.MESSAGES, Table.BODIES))
+
+
+async def test_a_delivered_message_tells_its_story_without_its_body(desk: Desk) -> None:
+    entry = await desk.accept(body=bytes(5_000), route="billing")
+    await desk.fail(entry, retry_at(1, NOW))
+    [again] = (await desk.look()).due
+    await desk.deliver(again, number=2)
+    story = await desk.story(entry)
+    assert (story.state, story.place, story.size, story.finished_at) == (State.DELIVERED, None, 5_000, NOW + 20)
+    assert (story.message.body, story.message.headers) == (b"", ())
+    assert story.message.target == entry.message.target
+    assert story.message.route == "billing"
+    assert story.attempts == [attempt(1, answer=b"answer 1"), success(2)]
+
+
+@STANDINGS
+@mark.parametrize("step", STEPS)
+async def test_a_late_outcome_after_delivery_changes_nothing(desk: Desk, standing: Standing, step: object) -> None:
+    entry = await entry_of(desk, standing)
+    await desk.deliver(entry)
+    before = dump(desk.engine)
+    await desk.deliver(entry, number=9)
+    await desk.fail(entry, step, number=9)
+    after = dump(desk.engine)
+    assert {table for table in Table if before[table] != after[table]} <= {Table.LANES, Table.META}
+
+
+@STANDINGS
+@mark.parametrize("late", STEPS)
+@mark.parametrize("step", STEPS[1:])
+async def test_a_late_outcome_after_a_failure_changes_nothing(
+    desk: Desk, standing: Standing, step: object, late: object
+) -> None:
+    entry = await entry_of(desk, standing)
+    await desk.fail(entry, step)
+    before = dump(desk.engine)
+    await desk.fail(entry, late, number=9)
+    await desk.deliver(entry, number=9)
+    after = dump(desk.engine)
+    assert {table for table in Table if before[table] != after[table]} <= {Table.LANES, Table.META}
+
+
+async def test_two_outcomes_of_one_entry_in_one_group_count_once(desk: Desk) -> None:
+    entry = await desk.accept()
+    await desk.together(Fail(entry, attempt(1), retry_at(1, NOW + MINUTE), lane()), Deliver(entry, success(1), None))
+    assert (await desk.story(entry)).state is State.RETRYING
+
+
+@STANDINGS
+async def test_a_failed_message_is_due_at_its_retry(desk: Desk, standing: Standing) -> None:
+    entry = await entry_of(desk, standing)
+    await desk.fail(entry, retry_at(3, NOW + MINUTE, held=True))
+    view = await desk.look(at=NOW + MINUTE - 1)
+    assert (view.fresh, view.due, view.next_due) == ([], [], NOW + MINUTE)
+    [again] = (await desk.look(at=NOW + MINUTE)).due
+    attempts = entry.place.attempts + 1
+    assert again.place == Place(Standing.RETRY, entry.place.born, NOW + MINUTE, 3, attempts, held=True)
+    assert again.message == entry.message
+
+
+async def test_retries_come_in_the_order_of_their_due_times(desk: Desk) -> None:
+    late, early, middle = [await desk.retrying(NOW + minutes * MINUTE) for minutes in (3, 1, 2)]
+    assert (await desk.look(at=NOW + 3 * MINUTE)).due == [early, middle, late]
+    view = await desk.look(at=NOW + 2 * MINUTE)
+    assert (view.due, view.next_due) == ([early, middle], NOW + 3 * MINUTE)
+    view = await desk.look(at=NOW + 3 * MINUTE, due=1)
+    assert (view.due, view.next_due) == ([early], NOW + 2 * MINUTE)
+    assert (await desk.look(at=NOW + 3 * MINUTE)).next_due is None
+
+
+async def test_an_exhausted_message_is_a_dead_letter_with_all_its_attempts(desk: Desk) -> None:
+    entry = await desk.accept(body=bytes(5_000))
+    for number in range(1, 7):
+        await desk.fail(entry, retry_at(number, NOW + number))
+        [entry] = (await desk.look(at=NOW + number)).due
+    await desk.fail(entry, EXHAUSTED)
+    story = await desk.story(entry)
+    assert (story.state, story.dead_reason, story.finished_at) == (State.DEAD, DeadReason.EXHAUSTED, NOW + 20)
+    assert story.message == desk.messages[0]
+    assert [made.number for made in story.attempts] == [1, 2, 3, 4, 5, 6, 7]
+    view = await desk.look(at=NOW * 2)
+    assert (view.fresh, view.due, view.heads.oldest) == ([], [], None)
+
+
+async def test_answers_are_kept_of_the_first_and_the_last_two_attempts(desk: Desk) -> None:
+    entry = await desk.accept()
+    for number in range(1, 7):
+        await desk.fail(entry, None, number=number)
+    answers = [made.answer for made in (await desk.story(entry)).attempts]
+    assert answers == [b"answer 1", None, None, None, b"answer 5", b"answer 6"]
+
+
+@STANDINGS
+async def test_a_probe_or_an_interruption_leaves_the_place_as_it_is(desk: Desk, standing: Standing) -> None:
+    entry = await entry_of(desk, standing)
+    await desk.fail(entry, None)
+    story = await desk.story(entry)
+    assert story.place == entry.place._replace(attempts=entry.place.attempts + 1)
+    assert len(story.attempts) == entry.place.attempts + 1
+
+
+@STANDINGS
+async def test_attempt_numbers_run_on_over_a_restart(desk: Desk, standing: Standing) -> None:
+    entry = await entry_of(desk, standing)
+    await desk.fail(entry, None)
+    await desk.restart()
+    view = await desk.look()
+    [again] = [*view.fresh, *view.due]
+    assert again.place.attempts == entry.place.attempts + 1
+    await desk.deliver(again, number=again.place.attempts + 1)
+    numbers = [made.number for made in (await desk.story(again)).attempts]
+    assert numbers == list(range(1, again.place.attempts + 2))
+    assert dump(desk.engine)[Table.PLACES] == []
+
+
+async def test_every_field_of_an_attempt_is_kept(desk: Desk) -> None:
+    entry = await desk.accept()
+    made = attempt(1, kind=Kind.PROBE, answer=bytes(range(256)) * 4)
+    await desk.ledger.perform(Fail(entry, made, None, disabled()))
+    assert (await desk.story(entry)).attempts == [made]
+
+
+async def test_outcome_place_and_circuit_arrive_together(desk: Desk) -> None:
+    entry = await desk.accept()
+    on = lane()
+    on.circuit.consecutive_failures = 7
+    await desk.fail(entry, retry_at(1, NOW + MINUTE), on=on)
+    await desk.restart_after_a_kill()
+    view = await desk.ledger.circuit(HOST)
+    assert view is not None
+    assert (view.record.circuit.consecutive_failures, view.waiting) == (7, 1)
+
+
+async def test_stories_come_page_by_page_in_the_order_of_acceptance(desk: Desk) -> None:
+    entries = [await desk.accept("a" if number % 3 else "b") for number in range(9)]
+    await desk.deliver(entries[2])
+    await desk.bury(entries[4])
+    await desk.fail(entries[5], retry_at(1, NOW + MINUTE))
+    seen, after = [], None
+    while True:
+        page, after = await desk.ledger.stories(None, None, after, 4)
+        seen += [story.message.id for story in page]
+        assert len(page) <= 4
+        if after is None:
+            break
+    assert seen == ids(entries)
+
+
+@mark.parametrize(
+    ("state", "lane_name", "numbers"),
+    [
+        (State.DELIVERED, None, [2]),
+        (State.DEAD, None, [4]),
+        (State.RETRYING, None, [5]),
+        (State.QUEUED, None, [0, 1, 3]),
+        (State.QUEUED, "b", [0, 3]),
+        (None, "b", [0, 3]),
+    ],
+)
+async def test_stories_can_be_filtered(
+    desk: Desk, state: State | None, lane_name: str | None, numbers: list[int]
+) -> None:
+    entries = [await desk.accept("a" if number % 3 else "b") for number in range(6)]
+    await desk.deliver(entries[2])
+    await desk.bury(entries[4])
+    await desk.fail(entries[5], retry_at(1, NOW + MINUTE))
+    page, after = await desk.ledger.stories(state, lane_name, None, 100)
+    assert ([story.message.id for story in page], after) == (ids([entries[number] for number in numbers]), None)
+
+
+async def test_a_story_of_an_unhealthy_lane_is_held(desk: Desk) -> None:
+    [entry] = await desk.accept_waiting()
+    await desk.save(disabled())
+    assert (await desk.story(entry)).state is State.HELD
+
+
+async def test_an_unknown_id_has_no_story(desk: Desk) -> None:
+    assert await desk.ledger.story(bytes(16)) is None

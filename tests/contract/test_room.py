@@ -1,0 +1,157 @@
+"""Only waiting and dead messages can fill the store; a host fills its own share first; room comes back by itself."""
+
+from pytest import mark, raises
+
+from contract.builders import EVER, NOW, Desk, active, attempt, dump, ids, lane, retry_at
+from contract.conftest import OpenDesk
+from holdfast.core.errors import StoreFull
+from holdfast.core.message import Entry
+from holdfast.store.port import Accept, Fail, Purge
+from holdfast.store.tables import Table
+
+MIB = 1 << 20
+BODY = bytes(60 * 1024)
+LARGE = bytes(250 * 1024)
+SHARE = 64 * 1024
+"""What a message with BODY counts for."""
+
+
+async def fill(desk: Desk, body: bytes = BODY) -> list[Entry]:
+    """Accept until the store refuses."""
+    accepted: list[Entry] = []
+    while len(accepted) < 1_000:
+        try:
+            accepted.append(await desk.accept(body=body))
+        except StoreFull:
+            return accepted
+    raise AssertionError("never full")
+
+
+async def test_a_host_over_its_share_is_refused_alone(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=10 * SHARE / (64 * MIB))
+    assert len(await fill(desk)) == 10
+    with raises(StoreFull) as refused:
+        await desk.accept()
+    assert refused.value.host == "h:443"
+    await desk.accept("other:443")
+    assert not (await desk.ledger.statistics()).full
+
+
+async def test_lanes_of_one_host_share_its_share(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=10 * SHARE / (64 * MIB))
+    for number in range(10):
+        await desk.accept(f"https://h/{number}", BODY, host="h:443")
+    with raises(StoreFull):
+        await desk.accept("https://h/new", BODY, host="h:443")
+
+
+async def test_a_share_counts_within_one_group(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=3 * SHARE / (64 * MIB))
+    results = await desk.together(*(Accept(desk.message(body=BODY)) for _ in range(5)))
+    assert [isinstance(result, StoreFull) for result in results] == [False, False, False, True, True]
+
+
+@mark.parametrize("end", ["delivered", "purged"])
+async def test_a_share_comes_back(open_desk: OpenDesk, end: str) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=3 * SHARE / (64 * MIB))
+    entry, *_ = await fill(desk)
+    if end == "delivered":
+        await desk.deliver(entry)
+    else:
+        await desk.bury(entry)
+        with raises(StoreFull):
+            await desk.accept(body=BODY)
+        await desk.ledger.perform(Purge(0, EVER, 0, 10))
+    await desk.accept(body=BODY)
+
+
+async def test_a_share_survives_a_restart_exactly(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=5 * SHARE / (64 * MIB))
+    await fill(desk)
+    await desk.restart()
+    with raises(StoreFull):
+        await desk.accept(body=BODY)
+
+
+async def test_a_share_survives_a_kill_within_a_megabyte(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=40 * SHARE / (64 * MIB))
+    accepted = await fill(desk)
+    await desk.restart_after_a_kill()
+    assert len(await fill(desk)) <= MIB // SHARE
+    await desk.deliver((await desk.look(fresh=1)).fresh[0])
+    assert len(accepted) == 40
+
+
+async def test_what_a_failed_group_would_have_held_is_not_counted(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=64 * MIB, host_share=3 * SHARE / (64 * MIB))
+    [one, two] = [await desk.accept(body=BODY) for _ in range(2)]
+    await desk.restart()
+    [first, _] = (await desk.look()).fresh
+    await desk.deliver(first)
+    await desk.deliver(first)
+    assert len(await fill(desk)) == 2
+    assert ids([one, two])
+
+
+async def test_a_full_store_refuses_messages_and_records_outcomes(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=8 * MIB, host_share=1.0)
+    accepted = await fill(desk, LARGE)
+    statistics = await desk.ledger.statistics()
+    assert statistics.full
+    assert 0.8 < statistics.used_bytes / statistics.max_bytes < 1.0
+    with raises(StoreFull) as refused:
+        await desk.accept("other:443")
+    assert refused.value.host is None
+    await desk.fail(accepted[0], retry_at(1, NOW))
+    await desk.bury(accepted[1])
+    assert ids((await desk.look()).due) == ids(accepted[:1])
+
+
+async def test_a_full_store_heals_by_itself(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=8 * MIB, host_share=1.0)
+    accepted = await fill(desk, LARGE)
+    for entry in accepted[: len(accepted) // 2]:
+        await desk.deliver(entry)
+    await desk.accept(body=LARGE)
+    assert not (await desk.ledger.statistics()).full
+
+
+async def test_a_full_store_can_be_emptied_and_filled_again(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=8 * MIB, host_share=1.0)
+    first = await fill(desk, LARGE)
+    for entry in first:
+        await desk.deliver(entry)
+    second = await fill(desk, LARGE)
+    assert abs(len(first) - len(second)) <= len(first) // 10
+
+
+async def test_a_full_store_is_full_after_a_restart(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=8 * MIB, host_share=1.0)
+    accepted = await fill(desk, LARGE)
+    await desk.restart()
+    with raises(StoreFull):
+        await desk.accept("other:443")
+    assert ids((await desk.look(fresh=3)).fresh) == ids(accepted[:3])
+
+
+async def test_a_group_of_outcomes_and_messages_is_split_when_full(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=8 * MIB, host_share=1.0)
+    accepted = await fill(desk, LARGE)
+    results = await desk.together(
+        Fail(accepted[0], attempt(), retry_at(1, NOW), lane()), Accept(desk.message("other:443"))
+    )
+    assert results[0] is None
+    assert isinstance(results[1], StoreFull)
+    assert ids((await desk.look()).due) == ids(accepted[:1])
+
+
+async def test_a_refused_message_leaves_no_trace(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=8 * MIB, host_share=1.0)
+    await fill(desk, LARGE)
+    message = desk.message("other:443")
+    before = dump(desk.engine)
+    [refused] = await desk.together(Accept(message))
+    assert isinstance(refused, StoreFull)
+    after = dump(desk.engine)
+    assert {table for table in Table if before[table] != after[table]} <= {Table.META}
+    assert await desk.ledger.story(active(message).message.id) is None
