@@ -1,0 +1,248 @@
+"""Both engines, a server on a free port with raw clients, and scripted receivers: real sockets throughout."""
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseHead, ResponseParser, engine
+from holdfast.http.errors import BadAnswer, ProtocolError
+from holdfast.http.server import Limits, Server, open_tcp_listeners
+from holdfast.http.transport import Origin, Transport
+
+LIMITS = Limits(
+    max_body=1 << 20,
+    max_head=32768,
+    max_headers=100,
+    max_connections=100,
+    head_timeout=60,
+    body_timeout=60,
+    idle_timeout=60,
+)
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture(params=ENGINES)
+def each_engine(request: pytest.FixtureRequest) -> Engine:
+    return engine(request.param)
+
+
+@pytest.fixture(scope="session")
+def read_requests() -> Callable[..., list[object]]:
+    """Everything that one connection's bytes mean: requests in order, and a refusal or what is missing at the end."""
+
+    def read(engine: Engine, pieces: Iterable[bytes], max_head: int = 4096, max_body: int = 4096) -> list[object]:
+        parser = RequestParser(engine, max_head=max_head, max_headers=20, max_body=max_body)
+        outcome: list[object] = []
+        try:
+            for piece in pieces:
+                parser.feed(piece)
+                while parser.complete:
+                    outcome.append((parser.head, parser.body))
+                    parser.next_message()
+        except ProtocolError as error:
+            outcome.append((error.status, error.detail))
+        else:
+            outcome.append("started" if parser.started else "idle")
+        return outcome
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def read_response() -> Callable[..., tuple[object, ...]]:
+    """What one answer's bytes mean, with or without the end of the connection after them."""
+
+    def read(
+        engine: Engine, pieces: Iterable[bytes], end: bool = False, to_head_request: bool = False
+    ) -> tuple[object, ...]:
+        parser = ResponseParser(engine, max_body=4096, to_head_request=to_head_request)
+        try:
+            for piece in pieces:
+                parser.feed(piece)
+            if end:
+                parser.feed_end()
+        except BadAnswer as error:
+            return ("bad", error.detail)
+        leftover = parser.leftover if parser.complete else b""
+        return (parser.head, parser.body, parser.complete, parser.broken, leftover, parser.reusable)
+
+    return read
+
+
+def all_splits(data: bytes) -> Iterable[list[bytes]]:
+    """One byte at a time, and in two parts at every place; long data at some places only."""
+    if len(data) < 10_000:
+        yield [data[i : i + 1] for i in range(len(data))]
+    for cut in range(1, len(data), 1 + len(data) // 400):
+        yield [data[:cut], data[cut:]]
+
+
+@pytest.fixture(scope="session")
+def splits() -> Callable[[bytes], Iterable[list[bytes]]]:
+    return all_splits
+
+
+@dataclass
+class Client:
+    """A raw client: says exactly these bytes, hears answers."""
+
+    stream: trio.SocketStream
+    held: bytes = b""
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def answer(self, to_head_request: bool = False) -> tuple[int, ResponseHead, bytes]:
+        parser = ResponseParser(engine("h11"), max_body=1 << 24, to_head_request=to_head_request)
+        if self.held:
+            parser.feed(self.held)
+        with trio.fail_after(10):
+            while not parser.complete:
+                data = await self.stream.receive_some(65536)
+                if not data:
+                    parser.feed_end()
+                    break
+                parser.feed(data)
+        assert parser.head is not None
+        assert parser.complete
+        self.held = parser.leftover
+        return parser.head.status, parser.head, parser.body
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        data = self.held
+        with trio.fail_after(10):
+            while piece := await self.stream.receive_some(65536):
+                data += piece
+        return data
+
+
+@dataclass
+class Running:
+    server: Server
+    port: int
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+            yield Client(stream)
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def serve() -> Serve:
+    @asynccontextmanager
+    async def run(handler: Any, **options: Any) -> AsyncIterator[Running]:
+        changed = {name: options.pop(name) for name in list(options) if hasattr(LIMITS, name)}
+        server = Server(handler, replace(LIMITS, **changed), **options)
+        listeners = await open_tcp_listeners("127.0.0.1", 0)
+        port = listeners[0].socket.getsockname()[1]
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: server.serve(listeners, task_status=task_status))
+            yield Running(server, port)
+            nursery.cancel_scope.cancel()
+
+    return run
+
+
+@dataclass
+class Receiver:
+    """Runs one script per connection, in order of arrival; a script gets the stream."""
+
+    port: int
+    scripts: list[Callable[[trio.abc.Stream], Awaitable[None]]]
+    heard: list[bytes] = field(default_factory=list)
+    connections: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def request(self, stream: trio.abc.Stream) -> bytes:
+        """Reads one request with its Content-Length body, and remembers it."""
+        parser = RequestParser(engine("h11"), max_head=65536, max_headers=100, max_body=1 << 24)
+        data = b""
+        while not parser.complete:
+            piece = await stream.receive_some(65536)
+            if not piece:
+                return b""
+            data += piece
+            parser.feed(piece)
+        self.heard.append(data)
+        return data
+
+    def answering(self, *answers: bytes, close: bool = True) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+        async def script(stream: trio.abc.Stream) -> None:
+            for answer in answers:
+                if await self.request(stream):
+                    await stream.send_all(answer)
+            if not close:
+                await trio.sleep_forever()
+
+        return script
+
+
+@pytest.fixture
+def receiver() -> Callable[..., AbstractAsyncContextManager[Receiver]]:
+    @asynccontextmanager
+    async def run(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        running = Receiver(listeners[0].socket.getsockname()[1], [])
+
+        async def connection(stream: trio.abc.Stream) -> None:
+            script = running.scripts[running.connections]
+            running.connections += 1
+            if tls is not None:
+                stream = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+            async with stream:
+                with suppress(trio.BrokenResourceError):
+                    await script(stream)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, connection, listeners)
+            yield running
+            nursery.cancel_scope.cancel()
+
+    return run
+
+
+@pytest.fixture
+async def transport_to(each_engine: Engine) -> AsyncIterator[Callable[..., Transport]]:
+    """A transport whose resolver gives these ports of loopback, for whatever name."""
+    made: list[Transport] = []
+
+    def make(*ports: int, **options: Any) -> Transport:
+        async def resolve(origin: Origin) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+            return [(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
+
+        settings: dict[str, Any] = {
+            "ssl_context": ssl.create_default_context(),
+            "max_answer": 65536,
+            "max_idle_per_origin": 8,
+            "idle_timeout": 60,
+        }
+        made.append(Transport(resolve, engine=each_engine, **(settings | options)))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        await transport.aclose()
+
+
+@pytest.fixture
+def settled() -> Callable[[], Awaitable[None]]:
+    """Until every other task waits for something: what was sent on loopback has arrived by then."""
+    return lambda: wait_all_tasks_blocked(0.01)

@@ -1,0 +1,539 @@
+"""Exchanges with scripted receivers on loopback."""
+
+import errno
+import math
+import socket
+
+import pytest
+import trio
+
+from holdfast.http.codec import ResponseParser
+from holdfast.http.connection import Connection, connect
+from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeTimeout
+from holdfast.http.transport import Origin, Transport, _Exchange, _talk
+
+HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 5\r\n\r\n"
+BODY = b"hello"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+ORIGIN = Origin("http", "a.example", 80)
+
+
+def soon(seconds: float = 10) -> float:
+    return trio.current_time() + seconds
+
+
+async def post(transport: Transport, origin: Origin = ORIGIN, seconds: float = 10):
+    return await transport.exchange(origin, HEAD, BODY, soon(seconds))
+
+
+def large_head(size: int) -> bytes:
+    return b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: %d\r\n\r\n" % size
+
+
+async def test_one_exchange(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK)]
+        transport = transport_to(there.port)
+        answer = await post(transport)
+        assert (answer.status, answer.headers, answer.body) == (200, [(b"content-length", b"2")], b"ok")
+        assert (answer.address, answer.reused, answer.complete) == (there.address, False, True)
+        assert there.heard == [HEAD + BODY]
+
+
+async def test_connections_are_reused(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK, OK, OK)]
+        transport = transport_to(there.port)
+        assert [(await post(transport)).reused for _ in range(3)] == [False, True, True]
+        assert there.connections == 1
+        statistics = transport.statistics()
+        assert (statistics.opened, statistics.reused, statistics.in_use) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokay",
+    ],
+    ids=["close", "http/1.0", "bytes after it"],
+)
+async def test_connections_are_not_reused_after(receiver, transport_to, answer):
+    async with receiver() as there:
+        there.scripts = [there.answering(answer, close=False)] * 2
+        transport = transport_to(there.port)
+        assert [(await post(transport)).reused for _ in range(2)] == [False, False]
+        assert there.connections == 2
+
+
+@pytest.mark.parametrize("other", [Origin("http", "b.example", 80), Origin("http", "a.example", 80, "zone")])
+async def test_connections_are_never_shared_between_origins(receiver, transport_to, other):
+    """Both names have the same address."""
+    async with receiver() as there:
+        there.scripts = [there.answering(OK, OK)] * 2
+        transport = transport_to(there.port)
+        assert not (await post(transport)).reused
+        assert not (await post(transport, other)).reused
+        assert (await post(transport)).reused
+
+
+async def test_a_connection_closed_while_idle_is_not_used(receiver, transport_to, settled):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK), there.answering(OK)]
+        transport = transport_to(there.port)
+        await post(transport)
+        await settled()
+        answer = await post(transport)
+        assert (answer.reused, transport.statistics().resent) == (False, 0)
+        assert len(there.heard) == 2
+
+
+async def test_a_connection_that_spoke_while_idle_is_not_used(receiver, transport_to, settled):
+    async with receiver() as there:
+
+        async def speaks_unasked(stream):
+            await there.answering(OK)(stream)
+            await trio.testing.wait_all_tasks_blocked()
+            await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison")
+            await trio.sleep_forever()
+
+        there.scripts = [speaks_unasked, there.answering(OK)]
+        transport = transport_to(there.port)
+        await post(transport)
+        await settled()
+        await settled()
+        answer = await post(transport)
+        assert (answer.reused, answer.body) == (False, b"ok")
+
+
+def closing_on_second_request(there, last_words: bytes = b"", reset: bool = False):
+    async def script(stream):
+        await there.request(stream)
+        await stream.send_all(OK)
+        await there.request(stream)
+        if last_words:
+            await stream.send_all(last_words)
+        if reset:
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+    return script
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_stale_connection_is_replaced_once(receiver, transport_to, reset):
+    async with receiver() as there:
+        there.scripts = [closing_on_second_request(there, reset=reset), there.answering(OK)]
+        transport = transport_to(there.port)
+        await post(transport)
+        answer = await post(transport)
+        assert (answer.status, answer.reused) == (200, False)
+        assert there.heard == [HEAD + BODY] * 3
+        assert transport.statistics().resent == 1
+
+
+async def test_a_resend_is_not_repeated(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [closing_on_second_request(there), there.answering(b"")]
+        transport = transport_to(there.port)
+        await post(transport)
+        with pytest.raises(ConnectionReset):
+            await post(transport)
+        assert len(there.heard) == 3
+
+
+async def test_two_idle_connections_do_not_make_two_resends(receiver, transport_to):
+    """The resend goes to a fresh connection, not to another that may be as stale."""
+    async with receiver() as there:
+        there.scripts = [closing_on_second_request(there), closing_on_second_request(there), there.answering(OK)]
+        transport = transport_to(there.port)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(post, transport)
+            nursery.start_soon(post, transport)
+        assert transport.statistics().idle == 2
+        assert (await post(transport)).status == 200
+        assert there.connections == 3
+
+
+async def test_no_resend_once_a_byte_of_the_answer_came(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [closing_on_second_request(there, last_words=b"H"), there.answering(OK)]
+        transport = transport_to(there.port)
+        await post(transport)
+        with pytest.raises(ConnectionReset) as raised:
+            await post(transport)
+        assert raised.value.address == there.address
+        assert there.connections == 1
+
+
+@pytest.mark.parametrize("last_words", [b"", b"HTTP/1.1 200 OK\r\ncontent-le"])
+async def test_no_resend_on_a_fresh_connection(receiver, transport_to, last_words):
+    async with receiver() as there:
+        there.scripts = [there.answering(last_words), there.answering(OK)]
+        with pytest.raises(ConnectionReset) as raised:
+            await post(transport_to(there.port))
+        assert (raised.value.kind, raised.value.address) == ("reset", there.address)
+        assert there.connections == 1
+
+
+@pytest.mark.parametrize("then", ["closes", "stops reading", "resets"])
+async def test_an_early_answer_is_read(receiver, transport_to, then):
+    """The receiver refuses after the head and reads no more of 32 megabytes."""
+    refusal = b"HTTP/1.1 413 Too Large\r\ncontent-length: 4\r\n\r\nbig!"
+
+    async def refuse(stream):
+        await stream.receive_some(1000)
+        await stream.send_all(refusal)
+        if then == "stops reading":
+            await trio.sleep_forever()
+        if then == "closes":
+            await trio.testing.wait_all_tasks_blocked()
+
+    async with receiver() as there:
+        there.scripts = [refuse]
+        body = bytes(32 << 20)
+        transport = transport_to(there.port)
+        answer = await transport.exchange(ORIGIN, large_head(len(body)), body, soon())
+        assert (answer.status, answer.body) == (413, b"big!")
+        assert transport.statistics().idle == 0
+
+
+async def test_a_large_body_arrives_and_the_connection_is_kept(receiver, transport_to):
+    body = bytes(range(256)) * 32768
+    async with receiver() as there:
+        there.scripts = [there.answering(OK, OK)]
+        transport = transport_to(there.port)
+        for reused in (False, True):
+            answer = await transport.exchange(ORIGIN, large_head(len(body)), body, soon())
+            assert (answer.status, answer.reused) == (200, reused)
+        assert there.heard == [large_head(len(body)) + body] * 2
+
+
+async def test_a_receiver_that_does_not_read_is_a_timeout_of_sending(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [lambda stream: trio.sleep_forever()]
+        body = bytes(32 << 20)
+        with pytest.raises(ExchangeTimeout) as raised:
+            await transport_to(there.port).exchange(ORIGIN, large_head(len(body)), body, soon(0.2))
+        assert (raised.value.stage, raised.value.address) == ("send", there.address)
+
+
+def dripping(there, first: bytes, drop: bytes):
+    async def script(stream):
+        await there.request(stream)
+        await stream.send_all(first)
+        while True:
+            await stream.send_all(drop)
+            await trio.sleep(0.01)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("first", "drop"),
+    [(b"", b""), (b"HTTP/1.1 200 OK\r\nx: ", b"y"), (b"", b"HTTP/1.1 102 Processing\r\n\r\n")],
+    ids=["silence", "dripped head", "endless 1xx"],
+)
+async def test_the_deadline_is_total(receiver, transport_to, first, drop):
+    async with receiver() as there:
+        there.scripts = [dripping(there, first, drop)]
+        transport = transport_to(there.port)
+        with pytest.raises(ExchangeTimeout) as raised:
+            await post(transport, seconds=0.2)
+        assert (raised.value.kind, raised.value.stage, raised.value.address) == ("timeout", "answer", there.address)
+        assert transport.statistics().in_use == 0
+
+
+async def test_a_flood_of_1xx_is_a_bad_answer(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)]
+        with pytest.raises(BadAnswer):
+            await post(transport_to(there.port))
+
+
+async def test_1xx_before_the_answer_is_skipped(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)]
+        assert (await post(transport_to(there.port))).body == b"ok"
+
+
+BODIES_THAT_GO_WRONG = {
+    "over the limit": (b"HTTP/1.1 200 OK\r\ncontent-length: 70000\r\n\r\n" + b"x" * 70000, b"x" * 65536, True),
+    "endless": (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 70000, b"x" * 65536, False),
+    "truncated": (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", b"half", True),
+    "truncated chunks": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n", b"half", True),
+    "broken chunks": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\nx", b"half", False),
+    "never finished": (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", b"half", False),
+}
+
+
+@pytest.mark.parametrize(("sent", "body", "close"), BODIES_THAT_GO_WRONG.values(), ids=BODIES_THAT_GO_WRONG)
+async def test_nothing_in_the_body_changes_the_outcome(receiver, transport_to, sent, body, close):
+    async with receiver() as there:
+        there.scripts = [there.answering(sent, close=close)]
+        transport = transport_to(there.port)
+        answer = await post(transport, seconds=0.5 if body == b"half" else 10)
+        assert (answer.status, answer.body, answer.complete) == (200, body, False)
+        assert transport.statistics().idle == 0
+
+
+async def test_a_reset_in_the_body_does_not_either(receiver, transport_to):
+    async def script(stream):
+        await stream.receive_some(10)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
+        await trio.testing.wait_all_tasks_blocked()
+
+    async with receiver() as there:
+        there.scripts = [script]
+        answer = await post(transport_to(there.port))
+        assert (answer.status, answer.body, answer.complete) == (200, b"half", False)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-x\r\n",
+        b"HTTP/1.1 200 OK\nx: y\n\n",
+        b"HTTP/1.1 101 Switching\r\nupgrade: x\r\n\r\n",
+        b"\x15\x03\x03\0\x02",
+    ],
+)
+async def test_garbage_is_a_bad_answer_at_once(receiver, transport_to, garbage):
+    async with receiver() as there:
+        there.scripts = [there.answering(garbage, close=False)]
+        with pytest.raises(BadAnswer) as raised:
+            await post(transport_to(there.port), seconds=60)
+        assert (raised.value.kind, raised.value.address) == ("protocol", there.address)
+
+
+def refusing_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def dead_port():
+    """Accepts no connection and refuses none: its backlog is full."""
+    with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(listening.getsockname())
+        yield listening.getsockname()[1]
+
+
+async def test_refused(transport_to):
+    port = refusing_port()
+    with pytest.raises(ConnectError) as raised:
+        await post(transport_to(port))
+    assert (raised.value.kind, raised.value.errno) == ("connect", errno.ECONNREFUSED)
+    assert raised.value.address == f"127.0.0.1:{port}"
+    assert "refused" in raised.value.detail
+
+
+async def test_the_next_address_is_tried_when_one_refuses(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK)]
+        answer = await post(transport_to(refusing_port(), there.port))
+        assert (answer.status, answer.address) == (200, there.address)
+
+
+async def test_a_dead_address_can_not_use_up_all_the_time(receiver, transport_to, dead_port):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK)]
+        answer = await post(transport_to(dead_port, there.port), seconds=1)
+        assert (answer.status, answer.address) == (200, there.address)
+
+
+async def test_a_dead_address_alone_is_a_timeout_of_connecting(transport_to, dead_port):
+    with pytest.raises(ExchangeTimeout) as raised:
+        await post(transport_to(dead_port), seconds=0.1)
+    assert (raised.value.stage, raised.value.address) == ("connect", f"127.0.0.1:{dead_port}")
+
+
+async def test_no_route_does_not_hide_a_refusal(each_engine):
+    """Here the second address can't be reached from this machine, which says nothing about the host."""
+    refused = refusing_port()
+
+    async def resolve(origin):
+        return [
+            (socket.AF_INET, ("127.0.0.1", refused)),
+            (socket.AF_INET6, ("::ffff:255.255.255.255", 1)),
+        ]
+
+    transport = Transport(
+        resolve, ssl_context=None, max_answer=1, max_idle_per_origin=1, idle_timeout=1, engine=each_engine
+    )
+    with pytest.raises(ConnectError) as raised:
+        await post(transport)
+    assert raised.value.errno == errno.ECONNREFUSED
+
+
+async def test_no_address_at_all(transport_to):
+    with pytest.raises(ConnectError) as raised:
+        await post(transport_to())
+    assert (raised.value.errno, raised.value.address) == (None, None)
+
+
+async def test_ipv6_addresses_are_bracketed(each_engine):
+    async def resolve(origin):
+        return [(socket.AF_INET6, ("::1", refusing_port(), 0, 0))]
+
+    transport = Transport(
+        resolve, ssl_context=None, max_answer=1, max_idle_per_origin=1, idle_timeout=1, engine=each_engine
+    )
+    with pytest.raises(ConnectError) as raised:
+        await post(transport)
+    assert raised.value.address.startswith("[::1]:")
+
+
+async def test_what_the_resolver_raises_passes_through(each_engine):
+    class Denied(Exception):
+        pass
+
+    async def resolve(origin):
+        raise Denied
+
+    transport = Transport(
+        resolve, ssl_context=None, max_answer=1, max_idle_per_origin=1, idle_timeout=1, engine=each_engine
+    )
+    with pytest.raises(Denied):
+        await post(transport)
+
+
+async def test_a_slow_resolver_meets_the_deadline(each_engine):
+    async def resolve(origin):
+        await trio.sleep_forever()
+
+    transport = Transport(
+        resolve, ssl_context=None, max_answer=1, max_idle_per_origin=1, idle_timeout=1, engine=each_engine
+    )
+    with pytest.raises(ExchangeTimeout) as raised:
+        await post(transport, seconds=0.05)
+    assert (raised.value.stage, raised.value.address) == ("resolve", None)
+
+
+async def test_cancellation_from_outside_closes_and_propagates(receiver, transport_to):
+    closed = trio.Event()
+    async with receiver() as there:
+
+        async def script(stream):
+            await there.request(stream)
+            scope.cancel()
+            assert await stream.receive_some(1) == b""
+            closed.set()
+
+        there.scripts = [script]
+        transport = transport_to(there.port)
+        with trio.CancelScope() as scope:
+            await post(transport, seconds=math.inf)
+        assert scope.cancelled_caught
+        with trio.fail_after(5):
+            await closed.wait()
+        assert transport.statistics().in_use == 0
+
+
+async def in_parallel(transport, there, origins):
+    """One exchange for each origin, all open at the same time."""
+    arrived = 0
+    all_arrived = trio.Event()
+
+    async def script(stream):
+        nonlocal arrived
+        await there.request(stream)
+        arrived += 1
+        if arrived == len(origins):
+            all_arrived.set()
+        await all_arrived.wait()
+        await stream.send_all(OK)
+        await stream.receive_some(1)
+
+    there.scripts = [script] * len(origins)
+    async with trio.open_nursery() as nursery:
+        for origin in origins:
+            nursery.start_soon(post, transport, origin)
+
+
+async def test_idle_connections_are_capped_per_origin_and_in_total(receiver, transport_to):
+    many = [Origin("http", f"{letter}.example", 80) for letter in "aaaabbbbcc"]
+    async with receiver() as there:
+        transport = transport_to(there.port, max_idle_per_origin=2, max_idle=5)
+        await in_parallel(transport, there, many)
+        statistics = transport.statistics()
+        assert (statistics.opened, statistics.idle) == (10, 5)
+    async with receiver() as there:
+        transport = transport_to(there.port, max_idle_per_origin=2)
+        await in_parallel(transport, there, many)
+        statistics = transport.statistics()
+        assert (statistics.idle, statistics.idle_origins) == (6, 3)
+
+
+async def test_expired_connections_are_not_used_and_swept_by_later_exchanges(receiver, transport_to):
+    other = Origin("http", "b.example", 80)
+    async with receiver() as there:
+        there.scripts = [there.answering(OK, OK)] * 3
+        transport = transport_to(there.port, idle_timeout=0.05)
+        await post(transport)
+        await post(transport, other)
+        assert transport.statistics().idle == 2
+        await trio.sleep(0.06)
+        assert not (await post(transport)).reused
+        assert transport.statistics().idle == 1
+
+
+async def test_run_closes_idle_connections_in_time(receiver, transport_to):
+    async with receiver() as there, trio.open_nursery() as nursery:
+        there.scripts = [there.answering(OK, close=False)] * 6
+        transport = transport_to(there.port, idle_timeout=0.05)
+        nursery.start_soon(transport.run)
+        for _ in range(2):
+            await in_parallel(transport, there, [ORIGIN] * 3)
+            there.connections = 0
+            with trio.fail_after(5):
+                while transport.statistics().idle:
+                    await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
+async def test_aclose_closes_idle_ones_and_those_under_way_later(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK, OK)]
+        transport = transport_to(there.port)
+        await post(transport)
+        await transport.aclose()
+        assert transport.statistics().idle == 0
+        there.scripts.append(there.answering(OK))
+        await post(transport)
+        assert transport.statistics().idle == 0
+
+
+async def test_head_answers_have_no_body(receiver, transport_to):
+    async with receiver() as there:
+        there.scripts = [there.answering(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", OK)]
+        transport = transport_to(there.port)
+        answer = await transport.exchange(ORIGIN, b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n", b"", soon())
+        assert (answer.body, answer.complete) == (b"", True)
+        assert (await post(transport)).reused
+
+
+async def test_a_refusal_sent_before_the_request_is_read(receiver, each_engine, settled):
+    """The first send already fails. Between connecting and sending there is no wait, so this plays that race."""
+    refusal = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"
+
+    async def refuse(stream):
+        await stream.send_all(refusal)
+        await trio.testing.wait_all_tasks_blocked()
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+    async with receiver() as there:
+        there.scripts = [refuse]
+        dialled = await connect([(socket.AF_INET, ("127.0.0.1", there.port))], soon(), print)
+        connection = Connection(ORIGIN, dialled)
+        await settled()
+        await settled()
+        parser = ResponseParser(each_engine, max_body=100)
+        assert not await _talk(connection, parser, _Exchange(ORIGIN, HEAD + BODY))
+        assert parser.head.status == 503
+        connection.close()

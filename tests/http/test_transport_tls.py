@@ -1,0 +1,210 @@
+"""TLS: names, trust, and connections that are never shared."""
+
+import socket
+import ssl
+
+import pytest
+import trio
+import trustme
+
+from holdfast.http.connection import TlsConnection, connect
+from holdfast.http.errors import ExchangeTimeout, TlsError
+from holdfast.http.transport import Origin
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+A, B = Origin("https", "a.example", 443), Origin("https", "b.example", 443)
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def server_context(authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("a.example", "b.example", "127.0.0.1").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def client_context(authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+async def post(transport, origin=A, body=b"hello", seconds=10):
+    head = b"POST /hook HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return await transport.exchange(origin, head, body, trio.current_time() + seconds)
+
+
+async def test_the_right_name_is_trusted_sent_and_reused(receiver, transport_to, server_context, client_context):
+    names: list[str | None] = []
+    server_context.sni_callback = lambda connection, name, context: names.append(name)
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK, OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        answers = [await post(transport) for _ in range(2)]
+        assert [(answer.status, answer.reused, answer.address) for answer in answers] == [
+            (200, False, there.address),
+            (200, True, there.address),
+        ]
+        assert names == ["a.example"]
+
+
+async def test_a_literal_address_is_checked_against_the_certificate(
+    receiver, transport_to, server_context, client_context
+):
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        assert (await post(transport, Origin("https", "127.0.0.1", 443))).status == 200
+
+
+async def test_two_names_on_one_address_never_share(receiver, transport_to, server_context, client_context):
+    """The certificate would be good for both."""
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK, OK)] * 2
+        transport = transport_to(there.port, ssl_context=client_context)
+        assert [(await post(transport, origin)).reused for origin in (A, B, A, B)] == [False, False, True, True]
+        assert there.connections == 2
+
+
+async def test_the_wrong_name(receiver, transport_to, server_context, client_context):
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        with pytest.raises(TlsError) as raised:
+            await post(transport, Origin("https", "evil.example", 443))
+        assert (raised.value.kind, raised.value.address) == ("tls", there.address)
+        assert "certificate" in raised.value.detail
+        assert there.heard == []
+
+
+async def test_an_untrusted_authority(receiver, transport_to, server_context):
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK)]
+        with pytest.raises(TlsError, match="certificate"):
+            await post(transport_to(there.port))
+        assert there.heard == []
+
+
+async def test_contexts_are_chosen_by_origin(receiver, transport_to, server_context, client_context):
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK)] * 2
+        untrusting = ssl.create_default_context()
+        transport = transport_to(there.port, ssl_context=lambda origin: client_context if origin == A else untrusting)
+        assert (await post(transport, A)).status == 200
+        with pytest.raises(TlsError):
+            await post(transport, B)
+
+
+async def test_plain_http_on_a_tls_port_is_a_tls_error_at_once(receiver, transport_to, client_context):
+    async def speaks_http(stream):
+        await stream.receive_some(10)
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await trio.sleep_forever()
+
+    async with receiver() as there:
+        there.scripts = [speaks_http]
+        with pytest.raises(TlsError):
+            await post(transport_to(there.port, ssl_context=client_context), seconds=60)
+
+
+async def test_a_silent_handshake_meets_the_deadline(receiver, transport_to, client_context):
+    async with receiver() as there:
+        there.scripts = [lambda stream: trio.sleep_forever()]
+        with pytest.raises(ExchangeTimeout) as raised:
+            await post(transport_to(there.port, ssl_context=client_context), seconds=0.1)
+        assert (raised.value.stage, raised.value.address) == ("tls", there.address)
+
+
+async def test_old_versions_are_refused(receiver, transport_to, authority, client_context):
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("a.example").configure_cert(old)
+    for context in (old, client_context):
+        with pytest.warns(DeprecationWarning):
+            context.minimum_version = ssl.TLSVersion.TLSv1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    async with receiver(old) as there:
+        there.scripts = [there.answering(OK)]
+        with pytest.raises(TlsError, match="too old"):
+            await post(transport_to(there.port, ssl_context=client_context))
+
+
+async def test_a_large_body_and_a_stale_connection(receiver, transport_to, server_context, client_context):
+    body = bytes(range(256)) * 8192
+    async with receiver(server_context) as there:
+
+        async def closes_on_second(stream):
+            await there.answering(OK)(stream)
+            await there.request(stream)
+
+        there.scripts = [closes_on_second, there.answering(OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        assert not (await post(transport, body=body)).reused
+        answer = await post(transport, body=body)
+        assert (answer.status, answer.reused, transport.statistics().resent) == (200, False, 1)
+        assert [heard.endswith(body) for heard in there.heard] == [True] * 3
+
+
+@pytest.mark.parametrize("then", ["closes", "stops reading"])
+async def test_an_early_answer_is_read(receiver, transport_to, server_context, client_context, then):
+    async def refuse(stream):
+        await stream.receive_some(1000)
+        await stream.send_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 4\r\n\r\nbig!")
+        if then == "stops reading":
+            await trio.sleep_forever()
+
+    async with receiver(server_context) as there:
+        there.scripts = [refuse]
+        transport = transport_to(there.port, ssl_context=client_context)
+        answer = await post(transport, body=bytes(32 << 20))
+        assert (answer.status, answer.body) == (413, b"big!")
+
+
+async def test_a_second_answer_in_its_own_record_is_noticed(
+    receiver, transport_to, server_context, client_context, settled
+):
+    """It must not be taken for the answer to the next request."""
+
+    async def answers_twice(stream):
+        await there.request(stream)
+        poison = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison"
+        # Both records in one segment, so that one read takes in both.
+        stream.transport_stream.socket.setsockopt(6, 3, 1)
+        await stream.send_all(OK)
+        await stream.send_all(poison)
+        stream.transport_stream.socket.setsockopt(6, 3, 0)
+        await trio.sleep_forever()
+
+    async with receiver(server_context) as there:
+        there.scripts = [answers_twice, there.answering(OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        assert (await post(transport)).body == b"ok"
+        await settled()
+        answer = await post(transport)
+        assert (answer.body, answer.reused) == (b"ok", False)
+
+
+async def test_an_answer_can_be_read_after_sending_failed(receiver, server_context, client_context, settled):
+    async def answers_and_resets(stream):
+        await stream.do_handshake()
+        await stream.transport_stream.socket.recv(1, socket.MSG_PEEK)
+        await stream.send_all(OK)
+        await trio.aclose_forcefully(stream)
+
+    async with receiver(server_context) as there:
+        there.scripts = [answers_and_resets]
+        dialled = await connect([(socket.AF_INET, ("127.0.0.1", there.port))], trio.current_time() + 10, print)
+        connection = TlsConnection(A, dialled, client_context)
+        await connection.handshake()
+        await connection.send_some(b"POST")
+        await settled()
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            await connection.send_all(memoryview(bytes(1 << 20)))
+        assert await connection.receive() == OK
+        connection.close()
