@@ -1,35 +1,55 @@
 """A gateway in virtual time: everything but sockets, disk and threads, with receivers that do as they are told."""
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any
 
 import trio
+import trio.testing
 
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
+from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, State, id_text, parse_id
+from holdfast.delivery.roster import Roster
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.transport import Answer, Origin
 from holdfast.store.ledger import Ledger
-from holdfast.store.memory import MemoryEngine
-from holdfast.store.port import Accept, Story
+from holdfast.store.memory import MemoryEngine, Session
+from holdfast.store.port import Accept, Duplicate, IdempotencyKey, ReplayDead, Story
 from holdfast.store.work import StoreRules
 
 START = 1_800_000_000_000
 """Aligned to no bucket on purpose."""
 
+HOST = "a.test:80"
+MINUTE = 60
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+SPAN = 173_585.6
+"""48 h 13 min 5.6 s, the schedule's own."""
+
+NO_TRIPS = {"min_attempts": 0, "disable_after": 0, "freeze_after": 0, "freeze_at": 0}
+"""A `circuit` section for worlds in which a host may fail as it likes."""
+TRIPS_AT_3 = {"min_attempts": 0, "disable_after": 3}
+"""One in which three failures in a row disable, so that few messages do."""
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a receiver saw: seconds since the world began, and which message."""
+    """What a receiver saw: seconds since the world began, which message, and how many were open with this one."""
 
     at: float
     host: str
     id: str
+    beside: int = 1
+    path: str = "/hook"
 
 
 Script = Callable[[Request], Any]
@@ -48,20 +68,56 @@ def slow(seconds: float, status: int = 200) -> Callable[[Request], Awaitable[int
     return answer
 
 
+def until(moment: float, before: Any, after: Any = 200) -> Script:
+    """A receiver that changes at a moment."""
+
+    def answer(request: Request) -> Any:
+        chosen = after if request.at >= moment else before
+        return chosen(request) if callable(chosen) else chosen
+
+    return answer
+
+
+def asks_for(status: int, retry_after: str | float) -> Answer:
+    """An answer with Retry-After: so many seconds, or as it stands."""
+    return Answer(status, [(b"retry-after", str(retry_after).encode())], b"", "192.0.2.1:80", False, True)
+
+
+def date_at(seconds: float) -> str:
+    """A moment of the world as HTTP writes dates."""
+    return formatdate(START / 1000 + seconds, usegmt=True)
+
+
+class WatchedEngine(MemoryEngine):
+    """Counts how often it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def read(self) -> Session:
+        self.reads += 1
+        return super().read()
+
+
 @dataclass
 class World:
     """`scripts` say how each host answers: a status, an Answer, an exception, or a function of the request."""
 
     config: Config
-    engine: MemoryEngine = field(default_factory=MemoryEngine)
+    engine: WatchedEngine = field(default_factory=WatchedEngine)
     scripts: dict[str, Any] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
+    open: Counter[str] = field(default_factory=Counter)
     began: float = field(default_factory=trio.current_time)
     clock: TrioClock = field(default_factory=lambda: TrioClock(START))
+    chance: Callable[[], float] = lambda: 0.5
+
+    # -- the gateway -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def gateway(self) -> AsyncIterator["World"]:
-        """Run the gateway; leaving is a clean shutdown, and it can be entered again on the same store."""
+    async def gateway(self, *, crash: bool = False) -> AsyncIterator["World"]:
+        """Run the gateway; it can be entered again on the same store. Leaving is a clean shutdown, or a crash."""
         rules = StoreRules(
             circuit_rules(self.config),
             retry_rules(self.config),
@@ -71,43 +127,82 @@ class World:
             self.clock.now(),
         )
         self.ledger = Ledger(self.engine, rules, self.clock, lambda bits: 0)
-        await self.ledger.open()
-        self.delivery = Delivery(self.config, self.ledger, self, self.clock, lambda: 0.5, rules.run)
+        self.ledger.open()
+        self.delivery = Delivery(self.config, self.ledger, self, self.clock, self.chance, rules.run)
         self.dispatcher = self.delivery.dispatcher
         async with trio.open_nursery() as store_nursery:
             await store_nursery.start(self.ledger.run)
+            store_nursery.start_soon(self._end_when_broken, store_nursery)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.delivery.run)
                 yield self
+                if crash:
+                    self.ledger.failed = CommitFailed("the power went off")
+                    store_nursery.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
             store_nursery.cancel_scope.cancel()
 
-    async def accept(self, host: str = "a.test:80", *, delay: float = 0, lane: str | None = None, body: bytes = b"{}") -> str:
+    async def _end_when_broken(self, nursery: trio.Nursery) -> None:
+        """As the process exits after a commit that failed."""
+        await self.ledger.broken.wait()
+        nursery.cancel_scope.cancel()
+
+    async def accept(self, host: str = HOST, **terms: Any) -> str:
+        accept = self.accepting(host, **terms)
+        result = await self.ledger.perform(accept)
+        return id_text(result.id if isinstance(result, Duplicate) else accept.message.id)
+
+    async def accept_many(self, number: int, host: str = HOST, **terms: Any) -> list[str]:
+        """Messages that come all at once: they share their commits."""
+        return await self.accept_for([host] * number, **terms)
+
+    async def accept_for(self, hosts: list[str], **terms: Any) -> list[str]:
+        accepts = [self.accepting(host, **terms) for host in hosts]
+        for accept in accepts[:-1]:
+            self.ledger.submit(accept)
+        await self.ledger.perform(accepts[-1])
+        return [id_text(accept.message.id) for accept in accepts]
+
+    def accepting(
+        self,
+        host: str = HOST,
+        *,
+        delay: float = 0,
+        path: str = "/hook",
+        by_url: bool = False,
+        body: bytes = b"{}",
+        key: bytes | None = None,
+    ) -> Accept:
+        """`by_url`: its circuit is that of its URL, as ingest names it with `scope = "url"`."""
         now = self.clock.now()
-        message = Message(
-            self.ledger.mint(now),
-            lane or host,
-            host,
-            "http",
-            host,
-            b"/hook",
-            "POST",
-            (),
-            body,
-            now,
-            now + round(delay * 1000),
-        )
-        await self.ledger.perform(Accept(message))
-        return id_text(message.id)
+        lane = f"http://{host}{path}" if by_url else host
+        born = now + round(delay * 1000)
+        message = Message(self.ledger.mint(now), lane, host, "http", host, path.encode(), "POST", (), body, now, born)
+        return Accept(message, None if key is None else IdempotencyKey(key.rjust(16), bytes(16)))
+
+    async def replay_dead(self, host: str = HOST) -> int:
+        """What `--replay-dead` and `dead replay` do."""
+        now = self.clock.now()
+        replayed: int = await self.ledger.perform(ReplayDead(host, now + 1, now, 1_000))
+        self.dispatcher.slow_start(host, host)
+        return replayed
+
+    # -- the receivers -----------------------------------------------------------------------------------------------
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
         host = f"{origin.host}:{origin.port}"
         found = re.search(rb"webhook-id: (\S+)", head)
         assert found is not None
-        id = found[1].decode()
-        request = Request(round(trio.current_time() - self.began, 3), host, id)
+        self.open[host] += 1
+        request = Request(self.now, host, found[1].decode(), self.open[host], head.split()[1].decode())
         self.requests.append(request)
-        script = self.scripts.get(host, 200)
+        try:
+            return await self._answer(request, deadline)
+        finally:
+            self.open[host] -= 1
+
+    async def _answer(self, request: Request, deadline: float) -> Answer:
+        script = self.scripts.get(request.host, 200)
         answer: Any = None
         with trio.CancelScope(deadline=deadline) as scope:
             answer = script(request) if callable(script) else script
@@ -121,6 +216,16 @@ class World:
             return answer
         return Answer(answer, [], b"", "192.0.2.1:80", reused=False, complete=True)
 
+    # -- what is seen of it ------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return round(trio.current_time() - self.began, 3)
+
+    async def sleep_to(self, moment: float) -> None:
+        await trio.sleep_until(self.began + moment)
+
     def times(self, id: str | None = None, host: str | None = None) -> list[float]:
         return [
             request.at
@@ -128,22 +233,63 @@ class World:
             if (id is None or request.id == id) and (host is None or request.host == host)
         ]
 
+    def ids(self, host: str = HOST) -> list[str]:
+        return [request.id for request in self.requests if request.host == host]
+
+    def most_open(self, at: float, host: str = HOST) -> int:
+        """How many requests a host had open at most, of those that began at a moment."""
+        return max(request.beside for request in self.requests if (request.at, request.host) == (at, host))
+
+    @property
+    def roster(self) -> Roster:
+        return self.delivery._roster
+
     async def story(self, id: str) -> Story:
-        parsed = parse_id(id)
-        assert parsed is not None
-        story = await self.ledger.story(parsed)
+        story = await self.ledger.story(raw_id(id))
         assert story is not None
         return story
 
     async def state(self, id: str) -> State:
         return (await self.story(id)).state
 
+    async def states(self, ids: list[str]) -> Counter[State]:
+        return Counter([await self.state(id) for id in ids])
+
+    async def circuit(self, key: str = HOST) -> Circuit:
+        view = await self.ledger.circuit(key)
+        assert view is not None
+        return view.record.circuit
+
+    async def circuit_state(self, key: str = HOST) -> CircuitState:
+        return (await self.circuit(key)).state
+
+    async def trip(self, host: str = HOST, number: int = 3) -> list[str]:
+        """Have a host's circuit disabled by messages that fail; for worlds with TRIPS_AT_3."""
+        await settle()
+        script = self.scripts.get(host, 200)
+        self.scripts[host] = 500
+        ids = [await self.accept(host) for _ in range(number)]
+        await settle()
+        self.scripts[host] = script
+        assert await self.circuit_state(host) is CircuitState.DISABLED
+        return ids
+
 
 def world(**sections: dict[str, Any]) -> World:
     return World(build(sections))
+
+
+async def settle() -> None:
+    """Let everything happen that happens at this moment."""
+    await trio.testing.wait_all_tasks_blocked()
 
 
 def raw_id(id: str) -> MessageId:
     parsed = parse_id(id)
     assert parsed is not None
     return parsed
+
+
+def every(seconds: float, *, start: float, number: int) -> list[float]:
+    """Moments at a fixed distance, to compare with those of requests."""
+    return [round(start + seconds * index, 3) for index in range(number)]
