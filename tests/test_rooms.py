@@ -14,8 +14,8 @@ ALLOWED = {
     "config": {"config"},
     "store": {"store", "core", "clock"},
     "ingest": {"ingest", "core", "http", "config", "store.port"},
-    "delivery": {"delivery", "core", "http", "config", "store.port", "clock", "log", "__version__"},
-    "operate": {"operate", "core", "http", "store.port", "clock", "__version__"},
+    "delivery": {"delivery", "core", "http", "config", "store.port", "clock", "news", "__version__"},
+    "operate": {"operate", "core", "http", "store.port", "clock", "news", "__version__"},
     "cli": {"cli", "core", "config", "app", "__version__"},
 }
 THIRD_PARTY = {

@@ -21,6 +21,7 @@ from holdfast import __version__
 from holdfast.clock import BootClock
 from holdfast.config import Address, Config, ConfigError
 from holdfast.core.errors import StoreUnusable
+from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.http.server import Limits, Server, open_tcp_listeners, open_unix_listener
@@ -29,6 +30,7 @@ from holdfast.ingest.doorkeeper import read_token
 from holdfast.ingest.handler import Ingest
 from holdfast.lifecycle import Lifecycle, Stage, first_signal
 from holdfast.log import event, setup
+from holdfast.news import News
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
 from holdfast.operate.status import StatusListener
@@ -104,6 +106,7 @@ class Gateway:
             config.delivery.per_host,
             run,
         )
+        self._tally = Tally()
         self._ledger = Ledger(engine, rules, self._clock, secrets.randbits)
         self._guard = Guard(config.egress)
         self._transport = Transport(
@@ -114,8 +117,11 @@ class Gateway:
             idle_timeout=KEPT_ALIVE,
         )
         chance = secrets.SystemRandom().random
-        self._delivery = Delivery(config, self._ledger, self._transport, self._clock, chance, run)
-        self._lifecycle = Lifecycle(self._ledger, self._delivery.tally, run)
+        self._news = News(self._clock)
+        self._delivery = Delivery(
+            config, self._ledger, self._transport, self._clock, chance, run, self._news, self._tally
+        )
+        self._lifecycle = Lifecycle(self._ledger, self._tally, run)
 
     async def run(self) -> int:
         self._tell_start()
@@ -165,7 +171,7 @@ class Gateway:
 
     async def _serve_ingest(self, listeners: list[trio.SocketListener], asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, or the disk failed."""
-        tally = self._delivery.tally
+        tally = self._tally
         ingest = Ingest(
             self._config,
             self._ledger,

@@ -6,7 +6,7 @@ from contract.builders import EVER, HOST, MINUTE, NOW, Desk, disabled, dump, ide
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Entry
-from holdfast.store.port import Expire, Forget, Purge, ReplayDead
+from holdfast.store.port import DeadFilter, Expire, Forget, Purge, ReplayDead
 from holdfast.store.tables import Table
 
 GARBAGE = [b"", b"\xc1", b"\x93\x01\x02", b"\x05", b"\x92\x02\x00", b"garbage" * 10]
@@ -121,7 +121,7 @@ async def test_a_broken_dead_letter_stays_and_the_rest_is_replayed(desk: Desk) -
     for entry in entries:
         await desk.bury(entry)
     spoil_message(desk, entries[0])
-    assert await desk.ledger.perform(ReplayDead(HOST, EVER, NOW, 10)) == 2
+    assert (await desk.ledger.perform(ReplayDead(DeadFilter(HOST), NOW, 10))).count == 2
     assert ids((await desk.look()).fresh) == ids(entries[1:])
     assert (await desk.ledger.statistics()).dead == 1
 

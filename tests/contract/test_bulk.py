@@ -20,7 +20,7 @@ from contract.builders import (
     success,
 )
 from holdfast.core.message import DeadReason, Place, Standing, State
-from holdfast.store.port import Accept, Deliver, Duplicate, Expire, Finished, Forget, Purge, ReplayDead
+from holdfast.store.port import Accept, DeadFilter, Deliver, Duplicate, Expire, Finished, Forget, Purge, ReplayDead
 from holdfast.store.tables import Table
 
 
@@ -29,7 +29,7 @@ def expire(born_before: int = EVER, limit: int = 100, **of: object) -> Expire:
 
 
 def replay(died_before: int = EVER, limit: int = 100) -> ReplayDead:
-    return ReplayDead(HOST, died_before, NOW + DAY, limit)
+    return ReplayDead(DeadFilter(HOST, until=died_before), NOW + DAY, limit)
 
 
 def purge(delivered: int = 0, dead: int = 0, keys: int = 0, limit: int = 100) -> Purge:
@@ -102,7 +102,7 @@ async def test_a_replay_starts_a_new_life_with_attempts_running_on(desk: Desk) -
     await desk.fail(entry, retry_at(11, NOW))
     [again] = (await desk.look()).due
     await desk.bury(again)
-    assert await desk.ledger.perform(replay()) == 1
+    assert (await desk.ledger.perform(replay())).count == 1
     [replayed] = (await desk.look()).fresh
     assert replayed.message == entry.message
     assert replayed.place == Place(Standing.WAITING, NOW + DAY, retry=0, attempts=2)
@@ -115,11 +115,11 @@ async def test_a_replay_takes_the_longest_dead_first_in_bounded_steps(desk: Desk
     for entry in entries:
         await desk.bury(entry)
         desk.clock.at += 1
-    steps = [await desk.ledger.perform(replay(limit=2)) for _ in range(2)]
+    steps = [(await desk.ledger.perform(replay(limit=2))).count for _ in range(2)]
     assert steps == [2, 2]
     assert ids((await desk.look()).fresh) == ids(entries[:4])
-    assert await desk.ledger.perform(replay(limit=2)) == 1
-    assert await desk.ledger.perform(replay(limit=2)) == 0
+    assert (await desk.ledger.perform(replay(limit=2))).count == 1
+    assert (await desk.ledger.perform(replay(limit=2))).count == 0
 
 
 async def test_a_replay_takes_only_what_died_before(desk: Desk) -> None:
@@ -127,7 +127,7 @@ async def test_a_replay_takes_only_what_died_before(desk: Desk) -> None:
     await desk.bury(first)
     desk.clock.at += MINUTE
     await desk.bury(second)
-    assert await desk.ledger.perform(replay(NOW + MINUTE)) == 1
+    assert (await desk.ledger.perform(replay(NOW + MINUTE))).count == 1
     assert ids((await desk.look()).fresh) == ids([first])
 
 

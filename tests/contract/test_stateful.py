@@ -35,6 +35,7 @@ from holdfast.store.port import (
     Accept,
     Accepted,
     Ask,
+    DeadFilter,
     Deliver,
     Expire,
     Fail,
@@ -161,7 +162,7 @@ class Pair:
         return Expire(key, self.now, self.now, limit, skip=frozenset(self.active))
 
     def _replay(self, _: list[Entry], key: str, limit: int) -> Operation:
-        return ReplayDead(key, EVER, self.now, limit)
+        return ReplayDead(DeadFilter(key), self.now, limit)
 
     def _forget(self, _: list[Entry], key: str) -> Operation:
         return Forget(key)

@@ -159,6 +159,12 @@ def test_a_frozen_lane_wakes_only_for_its_first_expiry():
 
 
 @pytest.mark.parametrize("since", [NOW - DAY, NOW + DAY])
-def test_a_lane_with_nothing_waiting_wakes_7_days_after_its_last_attempt_or_change(since):
+def test_an_enabled_lane_with_nothing_waiting_wakes_7_days_after_its_last_attempt_or_change(since):
     circuit = Circuit(since=since, last_attempt_at=NOW)
     assert wake_at(circuit, Heads(), RULES, RETRY) == max(NOW, since) + 7 * DAY
+
+
+@pytest.mark.parametrize("state", [CircuitState.DISABLED, CircuitState.FROZEN])
+def test_only_an_enabled_circuit_is_forgotten(state):
+    """0: nothing but a new message or an operator changes it."""
+    assert wake_at(Circuit(state=state, since=NOW, last_attempt_at=NOW), Heads(), RULES, RETRY) == 0

@@ -65,7 +65,6 @@ def test_nothing_acknowledged_is_lost_by_kills(
         receiver.wait_for(lambda requests: acknowledged <= {request.id for request in requests})
     repeats = len(receiver.requests) - len({request.id for request in receiver.requests})
     with capsys.disabled():
-        print(
-            f"\n{ROUNDS} kills (seed {seed}): {len(acknowledged)} acknowledged, all delivered, {repeats} repeated requests"
-        )
+        summary = f"{len(acknowledged)} acknowledged, all delivered, {repeats} repeats"
+        print(f"\n{ROUNDS} kills (seed {seed}): {summary}")
     assert len(acknowledged) > ROUNDS

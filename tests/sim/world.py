@@ -16,13 +16,15 @@ from holdfast.config import Config, build
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, State, id_text, parse_id
+from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.transport import Answer, Origin
+from holdfast.news import News
 from holdfast.store.ledger import Ledger
 from holdfast.store.memory import MemoryEngine, Session
-from holdfast.store.port import Accept, Duplicate, IdempotencyKey, ReplayDead, Story
+from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
 from holdfast.store.work import StoreRules
 
 START = 1_800_000_000_000
@@ -128,7 +130,8 @@ class World:
         )
         self.ledger = Ledger(self.engine, rules, self.clock, lambda bits: 0)
         self.ledger.open()
-        self.delivery = Delivery(self.config, self.ledger, self, self.clock, self.chance, rules.run)
+        news = News(self.clock)
+        self.delivery = Delivery(self.config, self.ledger, self, self.clock, self.chance, rules.run, news, Tally())
         self.dispatcher = self.delivery.dispatcher
         async with trio.open_nursery() as store_nursery:
             await store_nursery.start(self.ledger.run)
@@ -183,7 +186,7 @@ class World:
     async def replay_dead(self, host: str = HOST) -> int:
         """What `--replay-dead` and `dead replay` do."""
         now = self.clock.now()
-        replayed: int = await self.ledger.perform(ReplayDead(host, now + 1, now, 1_000))
+        replayed: int = (await self.ledger.perform(ReplayDead(DeadFilter(host, until=now + 1), now, 1_000))).count
         self.dispatcher.slow_start(host, host)
         return replayed
 

@@ -146,6 +146,10 @@ class Board:
         """When the first host that only waits for its rate or a Retry-After may start again."""
         return self._parked[0][0] if self._parked else None
 
+    def is_pacing(self, now: int) -> bool:
+        """Whether something could start if its host's rate let it: that is due, as what a Retry-After holds is not."""
+        return any(host.hold_until <= now < moment for moment, _, host in self._parked)
+
     def _kind_in_turn(self, host: Host, kind: Kind) -> Kind:
         other = _OTHER.get(kind)
         if other is None or host.last_kind is not kind or not host.ready[other]:

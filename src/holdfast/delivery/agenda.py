@@ -25,11 +25,12 @@ class AgendaKeeper:
         self._snoozed: dict[str, int] = {}
         self._crowded = False
         self._read_at = 0
+        self._reading = False
 
     @property
     def next_at(self) -> int:
-        """When to look again."""
-        return min(self._read_at, self._timers[0][0] if self._timers else NEVER)
+        """When to look again; 0 while that is done."""
+        return 0 if self._reading else min(self._read_at, self._timers[0][0] if self._timers else NEVER)
 
     def set_timer(self, lane: Lane, moment: int) -> None:
         """Wake a lane that is in memory."""
@@ -81,8 +82,13 @@ class AgendaKeeper:
             self._read_at = NEVER
             return []
         self._read_at = NEVER
-        agenda = await self._store.agenda(now, room, _Skip(self._roster.live, self._snoozed))
+        skip = _Skip(self._roster.live, self._snoozed)
+        self._reading = True
+        agenda = await self._store.agenda(now, room, skip)
+        self._reading = False
         self._read_at = min(self._read_at, agenda.next or NEVER, min(self._snoozed.values(), default=NEVER))
+        if skip.met_live:
+            self._look_at(now + SNOOZE)
         lanes = [self._roster.enlist(key, None) for key in agenda.lanes]
         for lane in lanes:
             lane.stale = lane.woken = True
@@ -97,11 +103,18 @@ class AgendaKeeper:
 
 
 class _Skip:
-    """Lanes that the agenda need not name: in memory, or woken a moment ago."""
+    """Lanes that the agenda need not name: in memory, or woken a moment ago.
+
+    One in memory may leave it without having done what the agenda wanted of it, so it is looked for again.
+    """
 
     def __init__(self, live: dict[str, Lane], snoozed: dict[str, int]) -> None:
         self._live = live
         self._snoozed = snoozed
+        self.met_live = False
 
     def __contains__(self, key: object) -> bool:
-        return key in self._live or key in self._snoozed
+        if key in self._live:
+            self.met_live = True
+            return True
+        return key in self._snoozed

@@ -7,7 +7,7 @@ so memory does not grow with the backlog.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from math import ceil
 
 import trio
@@ -23,7 +23,6 @@ from holdfast.delivery.courier import Courier
 from holdfast.delivery.lane_reader import LaneReader
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settling
-from holdfast.log import event
 from holdfast.store.port import SaveLane, Shelve, Store
 
 FRESH_IN_MEMORY = 256
@@ -31,8 +30,6 @@ FRESH_IN_MEMORY = 256
 BYTES_IN_MEMORY = 32 << 20
 UNWRITTEN = 2_048
 """Operations not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
-
-_logger = logging.getLogger("holdfast.delivery")
 
 
 class Dispatcher:
@@ -49,7 +46,7 @@ class Dispatcher:
         self._courier = courier
         self._settling = settling
         self._clock = clock
-        self._reader = LaneReader(store, roster, clock)
+        self._reader = LaneReader(store, roster, clock, settling.news)
         self._agenda = AgendaKeeper(store, roster)
         self._called = trio.Event()
         self._quiet = trio.Event()
@@ -63,8 +60,9 @@ class Dispatcher:
 
     def accepted(self, message: Message, active: bool) -> None:
         """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
-        self._settling.tally.accepted += 1
+        self._count(message)
         lane = self._roster.enlist(message.lane, message.host)
+        self._agenda.awake(lane.key)
         if not active:
             self._reader.note_queued(lane, message)
         elif self._has_room(lane):
@@ -73,6 +71,14 @@ class Dispatcher:
         else:
             self._shelve(lane, [message])
         self.attend(lane)
+
+    def _count(self, message: Message) -> None:
+        tally, news = self._settling.tally, self._settling.news
+        tally.accepted += 1
+        tally.accepted_lately.add(message.accepted_at)
+        if news.has_listeners:
+            id, target = id_text(message.id), message.masked_target
+            news.show("accepted", message=id, host=message.host, target=target, route=message.route)
 
     def committed(self, earliest_wake: int) -> None:
         now = self._clock.now()
@@ -113,17 +119,60 @@ class Dispatcher:
 
     async def unfreeze(self, key: str, host: str) -> Change | None:
         """An operator enables a circuit; returns what changed, once that is on disk."""
-        lane = self._roster.enlist(key, host)
-        if not lane.hydrated:
-            await self._reader.hydrate(lane)
+        lane = await self._hydrated(key, host)
         change = lane.circuit.unfreeze(self._settling.circuit_rules, self._clock.now())
         if change is not None:
             lane.host.slow_start()
             lane.host.hold_until = 0
+        await self._save_change(lane, change)
+        return change
+
+    async def freeze(self, key: str, host: str) -> Change | None:
+        """An operator stops everything to a circuit, also to one that was never seen."""
+        lane = await self._hydrated(key, host)
+        change = lane.circuit.freeze(self._settling.circuit_rules, self._clock.now())
+        if change is not None:
+            self._retreat(lane)
+        await self._save_change(lane, change)
+        return change
+
+    async def probe(self, key: str, host: str) -> bool:
+        """Probe a disabled circuit now instead of at the next interval; False if it is not disabled."""
+        lane = await self._hydrated(key, host)
+        if lane.circuit.state is not CircuitState.DISABLED:
+            return False
+        lane.circuit.next_probe_at = self._clock.now()
+        await self._store.perform(SaveLane(lane))
+        self.revive(key, host)
+        return True
+
+    def withdraw(self, ids: Container[MessageId], lanes: Mapping[str, str]) -> None:
+        """Messages were dropped from the store: what is in memory of them is not sent any more."""
+        for key in lanes:
+            lane = self._roster.find(key)
+            for queue in (lane.fresh, lane.due) if lane is not None else ():
+                gone = [entry for entry in queue if entry.message.id in ids]
+                for entry in gone:
+                    queue.remove(entry)
+                    self._roster.release(self._roster.enlist(key, None), entry.message)
+            self.revive(key, lanes[key])
+
+    def is_queued(self, id: MessageId, key: str) -> bool:
+        """Whether a message is in memory and next in its lane: it can't be made due any sooner."""
+        lane = self._roster.find(key)
+        return lane is not None and id in lane.known
+
+    async def _hydrated(self, key: str, host: str) -> Lane:
+        lane = self._roster.enlist(key, host)
+        if not lane.hydrated:
+            await self._reader.hydrate(lane)
+        return lane
+
+    async def _save_change(self, lane: Lane, change: Change | None) -> None:
+        if change is not None:
             self._settling.tell_change(lane, change)
             await self._store.perform(SaveLane(lane))
-        self.revive(key, host)
-        return change
+        self.revive(lane.key, lane.host.name)
 
     def slow_start(self, key: str, host: str) -> None:
         """Messages of this lane were replayed: its host is approached carefully."""
@@ -144,9 +193,11 @@ class Dispatcher:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is under way, and nothing may start now."""
-        under_way = self.in_flight or self._reader.wanted or self._store.pending
-        return not under_way and self._agenda.next_at > self._clock.now()
+        """Nothing is under way, and nothing is due."""
+        if self.in_flight or self._reader.wanted or self._store.pending:
+            return False
+        now = self._clock.now()
+        return self._agenda.next_at > now and not self._board.is_pacing(now)
 
     async def wait_quiet(self) -> None:
         while not self.is_quiet:
@@ -203,7 +254,8 @@ class Dispatcher:
             raise
         except Exception as error:
             # A bug of ours met by one message must not stop all the others: it is that message's failed attempt.
-            event(_logger, logging.ERROR, "attempt_crashed", exc_info=error, message=id_text(start.entry.message.id))
+            id = id_text(start.entry.message.id)
+            self._settling.news.tell(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
             outcome = of_error(ErrorKind.PROTOCOL, f"holdfast failed: {error!r}", here=True)
         self._settle(start, outcome, began)
 

@@ -10,20 +10,19 @@ from holdfast.clock import Clock
 from holdfast.core.lane import LOW_WATER, Lane
 from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.delivery.roster import Roster
-from holdfast.log import event
+from holdfast.news import News
 from holdfast.store.port import Ask, Store, View
 
 LANES_A_READ = 64
 ENTRIES_A_READ = 64
 
-_logger = logging.getLogger("holdfast.delivery")
-
 
 class LaneReader:
-    def __init__(self, store: Store, roster: Roster, clock: Clock) -> None:
+    def __init__(self, store: Store, roster: Roster, clock: Clock, news: News) -> None:
         self._store = store
         self._roster = roster
         self._clock = clock
+        self._news = news
         self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
         self._broken: set[MessageId] = set()
         self.wanted: dict[str, Lane] = {}
@@ -112,4 +111,4 @@ class LaneReader:
         """A record that can't be read stays where it is, is told once, and holds up nothing else."""
         for id, fault in broken:
             self._broken.add(id)
-            event(_logger, logging.ERROR, "record_broken", message=id_text(id), detail=fault)
+            self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)

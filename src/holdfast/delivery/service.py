@@ -17,6 +17,7 @@ from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settling
 from holdfast.delivery.upkeep import Retention, Upkeep
+from holdfast.news import News
 from holdfast.store.port import Store
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -46,10 +47,17 @@ class Delivery:
     """`dispatcher` and `upkeep` run until cancelled; then what was counted is handed to the store."""
 
     def __init__(
-        self, config: Config, store: Store, carrier: Carrier, clock: Clock, chance: Callable[[], float], run: int
+        self,
+        config: Config,
+        store: Store,
+        carrier: Carrier,
+        clock: Clock,
+        chance: Callable[[], float],
+        run: int,
+        news: News,
+        tally: Tally,
     ) -> None:
         circuit, retry = circuit_rules(config), retry_rules(config)
-        self.tally = Tally()
         self._roster = Roster(
             store,
             per_host=config.delivery.per_host,
@@ -64,10 +72,10 @@ class Delivery:
             routes={name: RouteTerms(_host_of(route), route.timeout) for name, route in config.routes.items()},
         )
         board = Board(circuit, first_attempts=config.delivery.first_attempts, retries=config.delivery.retries)
-        settling = Settling(circuit, retry, chance, self.tally)
+        settling = Settling(circuit, retry, chance, tally, news)
         self.dispatcher = Dispatcher(store, board, self._roster, courier, settling, clock)
         retention = Retention(config.retention.delivered, config.retention.dead, config.ingest.idempotency)
-        self.upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, retention, self.tally)
+        self.upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, retention, tally, news)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:

@@ -17,10 +17,8 @@ from holdfast.core.outcome import Outcome
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
 from holdfast.core.tally import Tally
 from holdfast.core.times import rfc3339
-from holdfast.log import event
+from holdfast.news import News
 from holdfast.store.port import Deliver, Fail, Operation
-
-_logger = logging.getLogger("holdfast.delivery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,14 @@ class Settlement:
 class Settling:
     """Turns outcomes into settlements. `chance` gives numbers from 0 up to 1 for the jitter."""
 
-    def __init__(self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], tally: Tally) -> None:
+    def __init__(
+        self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], tally: Tally, news: News
+    ) -> None:
         self.circuit_rules = circuit
         self._retry = retry
         self._chance = chance
         self.tally = tally
+        self.news = news
 
     def settle(self, start: Start, outcome: Outcome, began: int, now: int) -> Settlement:
         attempt = Attempt(
@@ -55,6 +56,7 @@ class Settling:
             outcome.answer,
         )
         self.tally.outcomes[str(outcome.error or outcome.status)] += 1
+        self.tally.attempt_seconds.observe(attempt.duration / 1000)
         start.lane.host.answers = outcome.status is not None
         if outcome.delivered:
             return self._delivered(start, attempt, now)
@@ -68,7 +70,7 @@ class Settling:
         if change is not None:
             lane.host.slow_start()
             self.tell_change(lane, change)
-        self.tally.delivered += 1
+        self._tell_delivery(start, attempt, now)
         saved = lane if had_failures or change is not None else None
         return Settlement(Deliver(start.entry, attempt, saved), None, change)
 
@@ -91,53 +93,28 @@ class Settling:
         due = step.due if isinstance(step, RetryAt) else None
         return Settlement(Fail(start.entry, attempt, step, lane), due, change)
 
+    def _tell_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
+        self.tally.delivered += 1
+        self.tally.delivered_lately.add(now)
+        if self.news.has_listeners:
+            self.news.show("delivered", **_about(start, attempt))
+
     def _tell_failure(self, start: Start, attempt: Attempt, step: RetryAt | Dead | None) -> None:
         self.tally.failed += 1
-        message = start.entry.message
-        fields: dict[str, Any] = {
-            "message": id_text(message.id),
-            "host": message.host,
-            "target": message.masked_target,
-            "route": message.route,
-            "number": attempt.number,
-            "kind": attempt.kind,
-            "duration": attempt.duration / 1000,
-            "address": attempt.address,
-            "status": attempt.status,
-            "error": attempt.error,
-            "detail": attempt.detail,
-            "fault": attempt.fault,
-        }
-        present = {name: value for name, value in fields.items() if value is not None}
+        about = _about(start, attempt)
         if isinstance(step, RetryAt):
-            event(
-                _logger,
-                logging.WARNING,
-                "attempt_failed",
-                **present,
-                retry=step.retry,
-                next_attempt_at=rfc3339(step.due),
-            )
-        else:
-            event(_logger, logging.WARNING, "attempt_failed", **present)
+            about |= {"retry": step.retry, "next_attempt_at": rfc3339(step.due)}
+        self.news.tell(logging.WARNING, "attempt_failed", **about)
         if isinstance(step, Dead):
             self.tally.dead[step.reason] += 1
-            event(
-                _logger,
-                logging.ERROR,
-                "message_dead",
-                message=id_text(message.id),
-                host=message.host,
-                reason=step.reason,
-                attempts=attempt.number,
-            )
+            dead = {name: about[name] for name in ("message", "host", "target")}
+            self.news.tell(logging.ERROR, "message_dead", **dead, reason=step.reason, attempts=attempt.number)
 
     def tell_change(self, lane: Lane, change: Change) -> None:
         circuit = lane.circuit
         if change.reason is not None:
             self.tally.trips[change.reason] += 1
-        event(
-            _logger,
+        self.news.tell(
             logging.WARNING if change.reason else logging.INFO,
             "circuit_changed",
             host=lane.key,
@@ -149,3 +126,23 @@ class Settling:
             window_attempts=circuit.window.attempts,
             window_failures=circuit.window.failures,
         )
+
+
+def _about(start: Start, attempt: Attempt) -> dict[str, Any]:
+    """One attempt for the log and for live listeners; nothing of the body, and no path."""
+    message = start.entry.message
+    fields: dict[str, Any] = {
+        "message": id_text(message.id),
+        "host": message.host,
+        "target": message.masked_target,
+        "route": message.route,
+        "number": attempt.number,
+        "kind": attempt.kind,
+        "duration": attempt.duration / 1000,
+        "address": attempt.address,
+        "status": attempt.status,
+        "error": attempt.error,
+        "detail": attempt.detail,
+        "fault": attempt.fault,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -18,15 +18,13 @@ from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
-from holdfast.log import event
+from holdfast.news import News
 from holdfast.store.port import SCARCE, Expire, Finished, Forget, Purge, SaveLane, Store
 
 STEP = 128
 """Messages that one operation moves or removes: a group with it takes a few milliseconds longer, not more."""
 GRACE = 600_000
 SWEEP_AT_MOST_EVERY = 1_000
-
-_logger = logging.getLogger("holdfast.delivery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,7 @@ class Upkeep:
         retry: RetryRules,
         retention: Retention,
         tally: Tally,
+        news: News,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
@@ -56,6 +55,7 @@ class Upkeep:
         self._retry = retry
         self._retention = retention
         self._tally = tally
+        self._news = news
         self._started = clock.now()
         self._grace_ends = self._started + min(GRACE, circuit.probe_every)
         self._called = trio.Event()
@@ -92,7 +92,7 @@ class Upkeep:
         return None
 
     def _forgotten(self, key: str) -> None:
-        event(_logger, logging.INFO, "circuit_forgotten", host=key)
+        self._news.tell(logging.INFO, "circuit_forgotten", host=key)
         self._dispatcher.forget(key)
 
     def _next_probe(self, lane: Lane, now: int) -> int:
@@ -113,7 +113,7 @@ class Upkeep:
         def expired(ids: list[MessageId]) -> None:
             self._tally.dead[DeadReason.EXPIRED] += len(ids)
             if ids:
-                event(_logger, logging.ERROR, "messages_expired", host=lane.key, count=len(ids))
+                self._news.tell(logging.ERROR, "messages_expired", host=lane.key, count=len(ids))
                 self._dispatcher.revive(lane.key, lane.host.name)
 
         born_before = now - self._retry.expire_after + 1
@@ -150,7 +150,8 @@ class Upkeep:
             return 0
         removed: int = await self._store.perform(Purge(delivered, now - retention.dead, keys, STEP))
         if removed and max(delivered, keys) >= now:
-            event(_logger, logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
+            self._tally.evicted += removed
+            self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
         return removed
 
     async def _next_sweep(self) -> int:

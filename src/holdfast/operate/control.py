@@ -5,7 +5,7 @@ from holdfast.http.server import Request, Response
 from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Deliveries
 from holdfast.operate.routing import Call, Route, Router, answer, problem
-from holdfast.store.port import ReplayDead, Store
+from holdfast.store.port import DeadFilter, ReplayDead, Store, Swept
 
 REPLAY_STEP = 128
 
@@ -60,9 +60,10 @@ class ControlSocket:
         now = self._clock.now()
         replayed = 0
         while True:
-            moved: int = await self._store.perform(ReplayDead(key, now, self._clock.now(), REPLAY_STEP))
-            replayed += moved
-            if moved:
+            select = DeadFilter(key, until=now)
+            swept: Swept = await self._store.perform(ReplayDead(select, self._clock.now(), REPLAY_STEP))
+            replayed += swept.count
+            if swept.count:
                 self._deliveries.slow_start(key, host)
-            if moved < REPLAY_STEP:
+            if swept.after is None:
                 return replayed

@@ -5,10 +5,21 @@ Each costs by what it removes or moves; the caller repeats it until less than th
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
-from holdfast.store import records
-from holdfast.store.port import Expire, Forget, Purge, ReplayDead
+from holdfast.store import choosing, records
+from holdfast.store.port import (
+    DeadFilter,
+    DropDead,
+    DropMessages,
+    Expire,
+    Forget,
+    Purge,
+    ReplayDead,
+    Retried,
+    RetryNow,
+    Swept,
+)
 from holdfast.store.reads import lane_record
-from holdfast.store.records import lane_key, unstamp
+from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.tables import Table, first_value
 from holdfast.store.work import Work
 
@@ -30,24 +41,70 @@ def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:
     return [id for id, _ in expired]
 
 
-def replay_dead(work: Work, operation: ReplayDead, encoded: None) -> int:
-    key = lane_key(operation.lane)
-    letters: list[tuple[bytes, str]] = []
-    for letter in work.transaction.values(Table.DEAD_LANE, key):
-        if unstamp(letter)[0] >= operation.died_before or len(letters) >= operation.limit:
-            break
-        found = work.message_of(unstamp(letter)[1])
-        if found is not None:
-            letters.append((letter, found[0].host))
-    for letter, host in letters:
+def replay_dead(work: Work, operation: ReplayDead, encoded: None) -> Swept:
+    found, after = choosing.dead_letters(work.transaction, operation.select, operation.limit)
+    replayed: list[MessageId] = []
+    lanes: dict[str, str] = {}
+    for letter, lane in found:
         id = unstamp(letter)[1]
-        work.transaction.remove(Table.DEAD_LANE, key, letter)
-        work.transaction.delete(Table.DEAD, letter)
-        work.know_lane(operation.lane, host)
-        work.enqueue(id, operation.lane, operation.now)
-        attempts = work.place_of(id, Place(Standing.DEAD, 0)).attempts
-        work.set_place(id, Place(Standing.WAITING, operation.now, attempts=attempts))
-    return len(letters)
+        stored = work.message_of(id)
+        if stored is not None:
+            _replay(work, letter, lane, stored[0].host, operation.now)
+            lanes[lane] = stored[0].host
+            replayed.append(id)
+    return Swept(replayed, lanes, after)
+
+
+def _replay(work: Work, letter: bytes, lane: str, host: str, now: int) -> None:
+    id = unstamp(letter)[1]
+    work.exhume(letter, lane)
+    work.know_lane(lane, host)
+    work.enqueue(id, lane, now)
+    attempts = work.place_of(id, Place(Standing.DEAD, 0)).attempts
+    work.set_place(id, Place(Standing.WAITING, now, attempts=attempts))
+
+
+def drop_dead(work: Work, operation: DropDead, encoded: None) -> Swept:
+    found, after = choosing.dead_letters(work.transaction, operation.select, operation.limit)
+    for letter, lane in found:
+        _drop_letter(work, letter, lane)
+    return Swept([unstamp(letter)[1] for letter, _ in found], {}, after)
+
+
+def _drop_letter(work: Work, letter: bytes, lane: str) -> None:
+    work.exhume(letter, lane)
+    work.erase_all(unstamp(letter)[1])
+
+
+def drop_messages(work: Work, operation: DropMessages, encoded: None) -> Swept:
+    found, after = choosing.undelivered(work.transaction, operation.select, operation.limit, operation.skip)
+    lanes: dict[str, str] = {}
+    for message, place in found:
+        if place.standing is Standing.DEAD:
+            work.exhume(stamp(place.due, message.id), message.lane)
+        else:
+            work.leave(message.id, message.lane, place)
+            lanes[message.lane] = message.host
+        work.erase_all(message.id)
+    return Swept([message.id for message, _ in found], lanes, after)
+
+
+def retry_now(work: Work, operation: RetryNow, encoded: None) -> Retried:
+    """A message whose turn only its lane decides is due already; one that waits for a time no longer does."""
+    stored = work.message_of(operation.id)
+    if stored is None:
+        known = work.transaction.get(Table.DELIVERED, operation.id) is not None
+        return Retried.DELIVERED if known else Retried.UNKNOWN
+    message = stored[0]
+    place = work.place_of(message.id, Place(Standing.WAITING, message.born))
+    if place.standing is Standing.DEAD:
+        _replay(work, stamp(place.due, message.id), message.lane, message.host, operation.now)
+        return Retried.REPLAYED
+    if place.standing is Standing.RETRY:
+        work.leave(message.id, message.lane, place)
+        sooner = place._replace(due=operation.now, born=min(place.born, operation.now), held=False)
+        work.set_retry(message.id, message.lane, sooner)
+    return Retried.DUE
 
 
 def forget(work: Work, operation: Forget, encoded: None) -> bool:
@@ -88,23 +145,10 @@ def _purge_delivered(work: Work, before: int, limit: int) -> int:
 
 
 def _purge_dead(work: Work, before: int, limit: int) -> int:
-    letters: list[tuple[bytes, bytes]] = []
-    for key, value in work.transaction.scan(Table.DEAD):
-        if unstamp(key)[0] >= before or len(letters) >= limit:
-            break
-        letters.append((key, records.decode_dead(value)[0]))
-    for letter, lane in letters:
-        id = unstamp(letter)[1]
-        work.transaction.delete(Table.DEAD, letter)
-        work.transaction.remove(Table.DEAD_LANE, lane, letter)
-        work.transaction.delete(Table.PLACES, id)
-        work.erase_numbered(Table.ATTEMPTS, id)
-        found = work.message_of(id)
-        if found is None:
-            work.erase_record(id)
-        else:
-            work.erase(*found)
-    return len(letters)
+    found, _ = choosing.dead_letters(work.transaction, DeadFilter(until=before), max(0, limit))
+    for letter, lane in found:
+        _drop_letter(work, letter, lane)
+    return len(found)
 
 
 def _purge_keys(work: Work, before: int, limit: int) -> int:

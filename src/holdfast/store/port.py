@@ -6,6 +6,7 @@ outcome, the message's new place and its lane's circuit travel in one operation,
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.circuit import Circuit, CircuitState
@@ -101,14 +102,84 @@ class Expire(Operation):
     skip: Container[MessageId] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    """Dead letters of a lane or of all, that died from `since` on and before `until`, for a reason or any.
+
+    `after` is where a step before this one ended.
+    """
+
+    lane: str | None = None
+    since: int = 0
+    until: int = 1 << 62
+    reason: DeadReason | None = None
+    after: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Messages that were not delivered: of a lane or of all, accepted before a moment, in one state or any."""
+
+    lane: str | None = None
+    before: int = 1 << 62
+    state: State | None = None
+    after: MessageId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one bounded step did: how many messages, of which lanes (and their hosts), and where to go on if it may."""
+
+    ids: list[MessageId]
+    lanes: dict[str, str]
+    after: bytes | None
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+
 @dataclass(slots=True)
 class ReplayDead(Operation):
-    """Dead messages of a lane start a new life. Result: how many, at most `limit`; fewer means that none is left."""
+    """Dead messages start a new life. Result: Swept."""
 
-    lane: str
-    died_before: int
+    select: DeadFilter
     now: int
     limit: int
+
+
+@dataclass(slots=True)
+class DropDead(Operation):
+    """Dead messages are removed with all that is known of them. Result: Swept."""
+
+    select: DeadFilter
+    limit: int
+
+
+@dataclass(slots=True)
+class DropMessages(Operation):
+    """Messages that were not delivered are removed with all that is known of them. Result: Swept."""
+
+    select: MessageFilter
+    limit: int
+    skip: Container[MessageId] = ()
+
+
+class Retried(StrEnum):
+    """What an operator's retry of one message came to."""
+
+    DUE = "due"
+    REPLAYED = "replayed"
+    DELIVERED = "delivered"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class RetryNow(Operation):
+    """A waiting message is due now; a dead one starts a new life. Result: Retried."""
+
+    id: MessageId
+    now: int
 
 
 @dataclass(slots=True)

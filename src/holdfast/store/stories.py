@@ -66,14 +66,20 @@ def _delivered(transaction: Transaction, id: MessageId, value: bytes) -> Story:
 
 
 def _undelivered(transaction: Transaction, message: Message, size: int) -> Story:
+    place, state = standing_of(transaction, message)
+    attempts = reads.attempts_of(transaction, message.id)
+    if state is not State.DEAD:
+        return Story(message, size, state, place, None, None, attempts)
+    reason = reads.dead_reason(transaction, message.id, place)
+    return Story(message, size, state, place, reason, place.due, attempts)
+
+
+def standing_of(transaction: Transaction, message: Message) -> tuple[Place, State]:
+    """Where a message that was not delivered stands, and the state that operators know it by."""
     active = transaction.get(Table.ACTIVE, message.id) is not None
     standing = Standing.ACTIVE if active else Standing.WAITING
     place = reads.place_of(transaction, message.id, Place(standing, message.born))
-    attempts = reads.attempts_of(transaction, message.id)
-    if place.standing is Standing.DEAD:
-        reason = reads.dead_reason(transaction, message.id, place)
-        return Story(message, size, State.DEAD, place, reason, place.due, attempts)
     state = _STATES.get(place.standing, State.RETRYING if place.retry else State.QUEUED)
-    if reads.is_unwell(transaction, message.lane):
+    if state is not State.DEAD and reads.is_unwell(transaction, message.lane):
         state = State.HELD
-    return Story(message, size, state, place, None, None, attempts)
+    return place, state

@@ -127,6 +127,21 @@ class Work:
         self.transaction.add(Table.DEAD_LANE, key, letter)
         self.set_place(id, Place(Standing.DEAD, place.born, died, place.retry, place.attempts))
 
+    def exhume(self, letter: bytes, lane: str) -> None:
+        """Take a message out of the dead letters; what becomes of it is the caller's to say."""
+        self.transaction.remove(Table.DEAD_LANE, lane_key(lane), letter)
+        self.transaction.delete(Table.DEAD, letter)
+
+    def erase_all(self, id: MessageId) -> None:
+        """Remove a message that stands in no index any more, with all that is known of it."""
+        self.transaction.delete(Table.PLACES, id)
+        self.erase_numbered(Table.ATTEMPTS, id)
+        found = self.message_of(id)
+        if found is None:
+            self.erase_record(id)
+        else:
+            self.erase(*found)
+
     def message_of(self, id: MessageId) -> tuple[Message, int] | None:
         """A message without its body, and the body's size; None if there is no record of it that can be read."""
         value = self.transaction.get(Table.MESSAGES, id)

@@ -21,6 +21,8 @@ from holdfast.store.port import (
     Accepted,
     Conflict,
     Deliver,
+    DropDead,
+    DropMessages,
     Duplicate,
     Expire,
     Fail,
@@ -29,6 +31,7 @@ from holdfast.store.port import (
     Operation,
     Purge,
     ReplayDead,
+    RetryNow,
     SaveLane,
     Shelve,
 )
@@ -221,6 +224,9 @@ _APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
     Shelve: shelve,
     Expire: bulk.expire,
     ReplayDead: bulk.replay_dead,
+    DropDead: bulk.drop_dead,
+    DropMessages: bulk.drop_messages,
+    RetryNow: bulk.retry_now,
     Forget: bulk.forget,
     Purge: bulk.purge,
 }
