@@ -25,7 +25,7 @@ THIRD_PARTY = {
     "store": {"trio", "lmdb", "msgpack", "outcome"},
     "ingest": set(),
     "delivery": {"trio"},
-    "operate": set(),
+    "operate": {"trio"},
     "cli": {"httpx"},
 }
 ALONE = {"lmdb": "store/lmdb.py", "msgpack": "store/records.py", "h11": "http/codec_h11.py"}

@@ -31,6 +31,7 @@ from holdfast.ingest.handler import Ingest
 from holdfast.lifecycle import Lifecycle, Stage, first_signal
 from holdfast.log import event, setup
 from holdfast.news import News
+from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
 from holdfast.operate.status import StatusListener
@@ -160,12 +161,15 @@ class Gateway:
         return listeners
 
     async def _serve_operators(self, nursery: trio.Nursery, listeners: Listeners) -> None:
-        dispatcher = self._delivery.dispatcher
-        insight = Insight(self._ledger, dispatcher, self._lifecycle, self._clock, circuit_rules(self._config))
-        own_name = self._config.listen.status.host
-        names = frozenset({"localhost", "127.0.0.1", "::1", own_name, *self._config.ingest.hosts})
+        dispatcher, config = self._delivery.dispatcher, self._config
+        rules = (circuit_rules(config), retry_rules(config))
+        insight = Insight(self._ledger, dispatcher, self._lifecycle, self._clock, self._news, *rules)
+        names = frozenset({"localhost", "127.0.0.1", "::1", config.listen.status.host, *config.ingest.hosts})
         status = StatusListener(insight, names)
-        control = ControlSocket(insight, dispatcher, self._ledger, self._clock)
+        actions = Actions(insight, dispatcher, self._ledger, self._clock, self._tally, self._news)
+        drain_timeout = config.drain.timeout / 1000
+        control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._ledger, self._news, drain_timeout)
+        nursery.start_soon(self._news.run)
         await nursery.start(Server(status, OPERATORS_LIMITS, gate=status.gate).serve, listeners.status)
         await nursery.start(Server(control, OPERATORS_LIMITS).serve, [listeners.control])
 
@@ -213,7 +217,7 @@ class Gateway:
     async def _drain(self) -> None:
         """Go on until nothing is due and the linger is over, at most `drain.timeout`."""
         drain = self._config.drain
-        self._lifecycle.stage = Stage.DRAINING
+        self._lifecycle.drain()
         in_flight = self._delivery.dispatcher.attempts_in_flight
         event(_logger, logging.INFO, "draining", in_flight=in_flight, timeout=drain.timeout / 1000)
         with trio.move_on_after(drain.timeout / 1000):

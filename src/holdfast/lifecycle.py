@@ -27,6 +27,12 @@ class Lifecycle:
         self.started_at = started_at
         self.stage = Stage.STARTING
 
+    def drain(self) -> None:
+        self.stage = Stage.DRAINING
+
+    def resume(self) -> None:
+        self.stage = Stage.READY
+
     @property
     def ready(self) -> bool:
         return self.stage is Stage.READY

@@ -7,7 +7,7 @@ Live listeners get every one.
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +91,7 @@ class News:
         if self._may_log(level, name, event):
             log_event(_logger, level, name, exc_info=exc_info, **fields)
 
-    async def listen(self) -> AsyncIterator[Event]:
+    async def listen(self) -> AsyncGenerator[Event, None]:
         """Events from now on, until the caller has enough."""
         listener = Listener()
         self._listeners.add(listener)

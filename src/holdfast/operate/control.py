@@ -1,33 +1,66 @@
 """The control socket: for operators of this machine, who may see everything and act."""
 
-from holdfast.clock import Clock
-from holdfast.http.server import Request, Response
-from holdfast.operate.insight import Insight
-from holdfast.operate.ports import Deliveries
-from holdfast.operate.routing import Call, Route, Router, answer, problem
-from holdfast.store.port import DeadFilter, ReplayDead, Store, Swept
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-REPLAY_STEP = 128
+import trio
+
+from holdfast.http.server import Request, Response, StreamingResponse
+from holdfast.news import Event, News
+from holdfast.operate.actions import Actions
+from holdfast.operate.exporting import dead_lines
+from holdfast.operate.filters import flag, only
+from holdfast.operate.insight import Insight
+from holdfast.operate.ports import Condition, Deliveries
+from holdfast.operate.routing import Call, Route, Router, answer
+from holdfast.store.port import Store
+
+JSON_LINES = [(b"content-type", b"application/jsonl")]
 
 
 class ControlSocket:
-    def __init__(self, insight: Insight, deliveries: Deliveries, store: Store, clock: Clock) -> None:
+    """`drain_timeout` is how long a call may wait for the drain to come to its end, in seconds."""
+
+    def __init__(
+        self,
+        insight: Insight,
+        actions: Actions,
+        deliveries: Deliveries,
+        condition: Condition,
+        store: Store,
+        news: News,
+        drain_timeout: float,
+    ) -> None:
         self._insight = insight
+        self._actions = actions
         self._deliveries = deliveries
+        self._condition = condition
         self._store = store
-        self._clock = clock
+        self._news = news
+        self._drain_timeout = drain_timeout
         self._router = Router(
             [
                 Route("GET", "/v1/status", self._status),
                 Route("GET", "/v1/circuits", self._circuits),
                 Route("GET", "/v1/circuits/{}", self._circuit),
                 Route("POST", "/v1/circuits/{}/unfreeze", self._unfreeze),
+                Route("POST", "/v1/circuits/{}/freeze", self._freeze),
+                Route("POST", "/v1/circuits/{}/probe", self._probe),
                 Route("GET", "/v1/messages", self._messages),
+                Route("POST", "/v1/messages/drop", self._drop_messages),
                 Route("GET", "/v1/messages/{}", self._message),
+                Route("DELETE", "/v1/messages/{}", self._drop),
+                Route("POST", "/v1/messages/{}/retry", self._retry),
+                Route("POST", "/v1/dead/replay", self._replay_dead),
+                Route("POST", "/v1/dead/drop", self._drop_dead),
+                Route("GET", "/v1/dead/export", self._export_dead),
+                Route("GET", "/v1/events", self._events),
+                Route("POST", "/v1/drain", self._drain),
             ]
         )
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: Request) -> Response | StreamingResponse:
         return await self._router(request)
 
     async def _status(self, call: Call) -> Response:
@@ -39,31 +72,59 @@ class ControlSocket:
     async def _circuit(self, call: Call) -> Response:
         return answer(await self._insight.circuit(call.name))
 
+    async def _unfreeze(self, call: Call) -> Response:
+        only(call.body, "replay_dead")
+        return answer(await self._actions.unfreeze(call.name, replay_dead=flag(call.body, "replay_dead")))
+
+    async def _freeze(self, call: Call) -> Response:
+        return answer(await self._actions.freeze(call.name))
+
+    async def _probe(self, call: Call) -> Response:
+        return answer(await self._actions.probe(call.name))
+
     async def _messages(self, call: Call) -> Response:
         return answer(await self._insight.messages(call.query))
 
     async def _message(self, call: Call) -> Response:
         return answer(await self._insight.message(call.name, masked=False))
 
-    async def _unfreeze(self, call: Call) -> Response:
-        replay = call.body.get("replay_dead", False)
-        if not isinstance(replay, bool):
-            raise problem(400, "bad-body", "replay_dead is true or false.")
-        record = (await self._insight.find_circuit(call.name)).record
-        change = await self._deliveries.unfreeze(record.key, record.host)
-        replayed = await self._replay_dead(record.key, record.host) if replay else 0
-        circuit = await self._insight.circuit(record.key)
-        return answer({"changed": change is not None, "replayed": replayed, "circuit": circuit})
+    async def _retry(self, call: Call) -> Response:
+        return answer(await self._actions.retry(call.name))
 
-    async def _replay_dead(self, key: str, host: str) -> int:
-        """In bounded steps. What dies while this goes on is not replayed again."""
-        now = self._clock.now()
-        replayed = 0
-        while True:
-            select = DeadFilter(key, until=now)
-            swept: Swept = await self._store.perform(ReplayDead(select, self._clock.now(), REPLAY_STEP))
-            replayed += swept.count
-            if swept.count:
-                self._deliveries.slow_start(key, host)
-            if swept.after is None:
-                return replayed
+    async def _drop(self, call: Call) -> Response:
+        return answer(await self._actions.drop(call.name))
+
+    async def _drop_messages(self, call: Call) -> Response:
+        return answer(await self._actions.drop_messages(call.body))
+
+    async def _replay_dead(self, call: Call) -> Response:
+        return answer(await self._actions.replay(call.body))
+
+    async def _drop_dead(self, call: Call) -> Response:
+        return answer(await self._actions.drop_dead(call.body))
+
+    async def _export_dead(self, call: Call) -> StreamingResponse:
+        select = await self._actions.dead_filter(call.query)
+        return StreamingResponse(200, JSON_LINES, _lines(dead_lines(self._store, select)))
+
+    async def _events(self, call: Call) -> StreamingResponse:
+        return StreamingResponse(200, JSON_LINES, _lines(self._news.listen()))
+
+    async def _drain(self, call: Call) -> Response:
+        """As before an exit, without exiting. `wait` answers when nothing is due or in flight, or the time is over."""
+        only(call.body, "cancel", "wait")
+        if flag(call.body, "cancel"):
+            self._condition.resume()
+        else:
+            self._condition.drain()
+        if flag(call.body, "wait"):
+            with trio.move_on_after(self._drain_timeout):
+                await self._deliveries.wait_quiet()
+        in_flight, quiet = self._deliveries.attempts_in_flight, self._deliveries.is_quiet
+        return answer({"draining": self._condition.draining, "quiet": quiet, "in_flight": in_flight})
+
+
+async def _lines(documents: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(documents):
+        async for document in documents:
+            yield json.dumps(document).encode() + b"\n"

@@ -1,34 +1,47 @@
 """Questions about the gateway, answered from the store, from delivery and from the process; both listeners ask here."""
 
 import os
+import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast import __version__
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitRules, CircuitState
-from holdfast.core.message import MessageId, State, id_text, parse_id
+from holdfast.core.message import State, id_text, parse_id
+from holdfast.core.schedule import RetryRules, expires_at
+from holdfast.core.series import WIDTH
+from holdfast.core.why import why
+from holdfast.news import News
 from holdfast.operate import shapes
+from holdfast.operate.filters import after_id, choice, page_limit
 from holdfast.operate.ports import Condition, Deliveries
 from holdfast.operate.routing import problem
 from holdfast.store.port import CircuitView, Store, Story
 
-PAGE = 100
-LONGEST_PAGE = 1_000
 CANDIDATES = 20
 
-Choice = TypeVar("Choice", State, CircuitState)
+_FULL_NAME = re.compile(r"[a-z0-9._-]+:[0-9]{1,5}|\[[0-9a-f:.]+\]:[0-9]{1,5}")
 
 
 class Insight:
     def __init__(
-        self, store: Store, deliveries: Deliveries, condition: Condition, clock: Clock, rules: CircuitRules
+        self,
+        store: Store,
+        deliveries: Deliveries,
+        condition: Condition,
+        clock: Clock,
+        news: News,
+        rules: CircuitRules,
+        retry_rules: RetryRules,
     ) -> None:
         self._store = store
         self._deliveries = deliveries
         self._condition = condition
         self._clock = clock
+        self._news = news
         self._rules = rules
+        self._retry_rules = retry_rules
 
     async def status(self) -> dict[str, Any]:
         store = await self._store.statistics()
@@ -58,6 +71,8 @@ class Insight:
                 "refused": dict(tally.refused),
                 "delivered": tally.delivered,
                 "failed_attempts": tally.failed,
+                "replayed": tally.replayed,
+                "dropped": tally.dropped,
                 "dead": dict(tally.dead),
                 "trips": dict(tally.trips),
             },
@@ -80,8 +95,8 @@ class Insight:
         return ready and not (strict and degraded), document
 
     async def circuits(self, query: Mapping[str, str]) -> dict[str, Any]:
-        state = _choice(CircuitState, "state", query.get("state"))
-        found, following = await self._store.circuits(state, query.get("after") or None, _limit(query))
+        state = choice(CircuitState, "state", query.get("state"))
+        found, following = await self._store.circuits(state, query.get("after") or None, page_limit(query))
         return {"circuits": [self._circuit(view) for view in found], "next": following}
 
     async def circuit(self, name: str) -> dict[str, Any]:
@@ -101,6 +116,43 @@ class Insight:
             raise problem(404, "ambiguous-host", detail, candidates=keys)
         raise problem(404, "unknown-host", f"There is no circuit for {name}: nothing was sent to it lately.")
 
+    async def find_or_name_circuit(self, name: str) -> tuple[str, str]:
+        """The key and host of a circuit, or of one that was never seen when it is named in full."""
+        if await self._store.circuit(name) is None and _FULL_NAME.fullmatch(name):
+            return name, name
+        record = (await self.find_circuit(name)).record
+        return record.key, record.host
+
+    async def lane_named(self, name: str) -> str:
+        """The lane of a host; of one whose circuit is forgotten, dead letters may still be there."""
+        if await self._store.circuit(name) is None and _FULL_NAME.fullmatch(name):
+            return name
+        return (await self.find_circuit(name)).record.key
+
+    async def first_expiry(self, key: str) -> str | None:
+        """When the messages of a circuit that is not enabled begin to expire."""
+        view = await self._store.circuit(key)
+        if view is None or view.oldest is None:
+            return None
+        return shapes.moment(expires_at(self._retry_rules, view.oldest, view.record.circuit.enabled_at))
+
+    def page(self) -> dict[str, Any]:
+        """What the page needs beyond `status`: charts, the latest failures, and the rules that it draws by."""
+        now, tally = self._clock.now(), self._condition.tally
+        return {
+            "now": shapes.moment(now),
+            "width": WIDTH / 1000,
+            "accepted": tally.accepted_lately.per_second(now),
+            "delivered": tally.delivered_lately.per_second(now),
+            "failures": list(self._news.failures)[::-1],
+            "rules": {
+                "retry_base": shapes.seconds(self._retry_rules.base),
+                "max_retries": self._retry_rules.max_retries,
+                "probe_every": shapes.seconds(self._rules.probe_every),
+                "expire_after": shapes.seconds(self._retry_rules.expire_after),
+            },
+        }
+
     async def message(self, text: str, *, masked: bool) -> dict[str, Any]:
         id = parse_id(text)
         story = await self._store.story(id) if id is not None else None
@@ -108,13 +160,23 @@ class Insight:
             raise problem(
                 404, "unknown-message", f"There is no message {text}: it never was, or is past its retention."
             )
-        return self._message(story, masked=masked)
+        document = self._message(story, masked=masked)
+        if not masked:
+            document["why"] = await self._why(story, State(document["state"]))
+        return document
+
+    async def _why(self, story: Story, state: State) -> str:
+        lane = self._deliveries.lane_of(story.message.lane)
+        view = await self._store.circuit(story.message.lane) if lane is None else None
+        circuit = lane.circuit if lane is not None else view.record.circuit if view is not None else None
+        rules = (self._rules, self._retry_rules)
+        return why(state, story.place, story.dead_reason, story.attempts, circuit, *rules)
 
     async def messages(self, query: Mapping[str, str]) -> dict[str, Any]:
-        state = _choice(State, "state", query.get("state"))
+        state = choice(State, "state", query.get("state"))
         lane = (await self.find_circuit(query["host"])).record.key if query.get("host") else None
-        after = _after(query.get("after"))
-        found, following = await self._store.stories(state, lane, after, _limit(query))
+        after = after_id(query.get("after"))
+        found, following = await self._store.stories(state, lane, after, page_limit(query))
         return {
             "messages": [self._message(story, masked=False) for story in found],
             "next": id_text(following) if following is not None else None,
@@ -124,7 +186,7 @@ class Insight:
         lane = self._deliveries.lane_of(view.record.key)
         if lane is not None:
             record = view.record._replace(circuit=lane.circuit, limit=lane.host.limit)
-            view = CircuitView(record, view.waiting + self._deliveries.active_in(lane), view.dead)
+            view = view._replace(record=record, waiting=view.waiting + self._deliveries.active_in(lane))
         return shapes.circuit(view, self._clock.now(), self._rules)
 
     def _message(self, story: Story, *, masked: bool) -> dict[str, Any]:
@@ -139,29 +201,3 @@ class Insight:
 def _prefixes(host: str) -> list[str]:
     """What keys of a host begin with: host:port, and URLs where circuits go by URL."""
     return [f"{host}:", *(f"{scheme}://{host}{end}" for scheme in ("http", "https") for end in ("/", ":"))]
-
-
-def _choice(kind: type[Choice], name: str, value: str | None) -> Choice | None:
-    if not value:
-        return None
-    try:
-        return kind(value)
-    except ValueError:
-        allowed = ", ".join(kind)
-        raise problem(400, "bad-query", f"{name} is one of {allowed}.") from None
-
-
-def _limit(query: Mapping[str, str]) -> int:
-    value = query.get("limit") or str(PAGE)
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= LONGEST_PAGE:
-        raise problem(400, "bad-query", f"limit is a number from 1 to {LONGEST_PAGE}.")
-    return int(value)
-
-
-def _after(value: str | None) -> MessageId | None:
-    if not value:
-        return None
-    id = parse_id(value)
-    if id is None:
-        raise problem(400, "bad-query", "after is the id of a message, as `next` gives it.")
-    return id

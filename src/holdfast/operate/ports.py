@@ -1,6 +1,6 @@
 """What operate needs of delivery and of the process. The composition root hands over who fulfils it."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Protocol
 
 from holdfast.core.circuit import Change
@@ -18,15 +18,34 @@ class Deliveries(Protocol):
     @property
     def attempts_in_flight(self) -> int: ...
 
+    @property
+    def is_quiet(self) -> bool: ...
+
+    async def wait_quiet(self) -> None: ...
+
     def lane_of(self, key: str) -> Lane | None:
         """The lane of this key if it is in memory: its counters are newer than the store's."""
 
     def active_in(self, lane: Lane) -> int:
         """How many of its messages wait in memory or are under way without having stood in the lane's queue."""
 
+    def is_queued(self, id: MessageId, key: str) -> bool:
+        """Whether a message is in memory and next in its lane: it can't be made due any sooner."""
+
     async def unfreeze(self, key: str, host: str) -> Change | None: ...
 
-    def slow_start(self, key: str, host: str) -> None: ...
+    async def freeze(self, key: str, host: str) -> Change | None: ...
+
+    async def probe(self, key: str, host: str) -> bool: ...
+
+    def slow_start(self, key: str, host: str) -> None:
+        """Messages of this lane were replayed: read it again, and approach its host carefully."""
+
+    def revive(self, key: str, host: str | None = None) -> Lane:
+        """Something of this lane changed on disk: read it again."""
+
+    def withdraw(self, ids: Container[MessageId], lanes: Mapping[str, str]) -> None:
+        """Messages were dropped: what is in memory of them is not sent any more."""
 
 
 class Condition(Protocol):
@@ -47,3 +66,8 @@ class Condition(Protocol):
 
     @property
     def store_full(self) -> bool: ...
+
+    def drain(self) -> None:
+        """Stop being ready, as before an exit, until `resume`."""
+
+    def resume(self) -> None: ...

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from holdfast.http.problem import Problem
-from holdfast.http.server import Request, Response
+from holdfast.http.server import Request, Response, StreamingResponse
 
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -19,7 +19,7 @@ class Call(NamedTuple):
     body: Mapping[str, Any]
 
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[Call], Awaitable[Response | StreamingResponse]]
 
 
 class Route(NamedTuple):
@@ -36,7 +36,7 @@ class Router:
     def __init__(self, routes: list[Route]) -> None:
         self._routes = [(route, route.path.split("/")) for route in routes]
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: Request) -> Response | StreamingResponse:
         path, _, query = request.target.decode("latin-1").partition("?")
         segments = path.split("/")
         method = "GET" if request.method == "HEAD" else request.method

@@ -1,7 +1,7 @@
 """The status listener: reads only, for probes, scrapers and people on this machine. It shows no path of a target."""
 
 from holdfast.http.codec import RequestHead
-from holdfast.http.server import Request, Response
+from holdfast.http.server import Request, Response, StreamingResponse
 from holdfast.operate.insight import Insight
 from holdfast.operate.routing import Call, Route, Router, answer, problem
 
@@ -20,6 +20,7 @@ class StatusListener:
                 Route("GET", "/circuits", self._circuits),
                 Route("GET", "/circuits/{}", self._circuit),
                 Route("GET", "/messages/{}", self._message),
+                Route("GET", "/page.json", self._page_data),
             ]
         )
 
@@ -30,7 +31,7 @@ class StatusListener:
         if name.strip("[]") not in self._hosts:
             raise problem(403, "wrong-host", f"This status listener does not answer to {host or 'no Host'}.")
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: Request) -> Response | StreamingResponse:
         return await self._router(request)
 
     async def _healthz(self, call: Call) -> Response:
@@ -52,3 +53,6 @@ class StatusListener:
 
     async def _message(self, call: Call) -> Response:
         return answer(await self._insight.message(call.name, masked=True))
+
+    async def _page_data(self, call: Call) -> Response:
+        return answer(self._insight.page())

@@ -5,9 +5,9 @@ from collections.abc import Container, Iterator
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Message, MessageId, Place
 from holdfast.store import records
-from holdfast.store.port import DeadFilter, MessageFilter
+from holdfast.store.port import DeadFilter, MessageFilter, Story
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.stories import standing_of
+from holdfast.store.stories import standing_of, story
 from holdfast.store.tables import Table, Transaction
 
 LOOKED_AT = 2_000
@@ -29,6 +29,18 @@ def dead_letters(
         if lane is not None:
             found.append((letter, lane))
     return found, None
+
+
+def dead_stories(transaction: Transaction, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
+    """The same, whole; a letter that can't be read is left out."""
+    found, after = dead_letters(transaction, select, limit)
+    stories = []
+    for letter, _ in found:
+        try:
+            stories.append(story(transaction, unstamp(letter)[1]))
+        except CorruptRecord:
+            continue
+    return [each for each in stories if each is not None], after
 
 
 def _letters(transaction: Transaction, lane: str | None, start: bytes) -> Iterator[bytes]:
@@ -53,7 +65,9 @@ def undelivered(
 ) -> tuple[list[tuple[Message, Place]], MessageId | None]:
     """Messages in the order of acceptance that were not delivered, and where to go on."""
     found: list[tuple[Message, Place]] = []
-    for looked_at, (id, value) in enumerate(transaction.scan(Table.MESSAGES, select.after or b"")):
+    for looked_at, (id, value) in enumerate(transaction.scan(Table.MESSAGES, select.id or select.after or b"")):
+        if select.id not in (None, id):
+            return found, None
         if len(found) >= limit or looked_at >= LOOKED_AT:
             return found, id
         try:
@@ -62,9 +76,8 @@ def undelivered(
             continue
         if message.accepted_at >= select.before:
             return found, None
-        if id in skip or select.lane not in (None, message.lane):
-            continue
-        place, state = standing_of(transaction, message)
-        if select.state in (None, state):
-            found.append((message, place))
+        if id not in skip and select.lane in (None, message.lane):
+            place, state = standing_of(transaction, message)
+            if select.state in (None, state):
+                found.append((message, place))
     return found, None

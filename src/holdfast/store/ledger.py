@@ -23,7 +23,7 @@ from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, StoreError, StoreFull
 from holdfast.core.message import Message, MessageId, State, next_id
-from holdfast.store import reads
+from holdfast.store import choosing, reads
 from holdfast.store import stories as story_reads
 from holdfast.store.port import (
     Accept,
@@ -31,6 +31,7 @@ from holdfast.store.port import (
     Agenda,
     Ask,
     CircuitView,
+    DeadFilter,
     Finished,
     Operation,
     Shelve,
@@ -273,6 +274,9 @@ class Ledger:
         self, state: State | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]:
         return await self._read(lambda transaction: story_reads.stories(transaction, state, lane, after, limit))
+
+    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
+        return await self._read(lambda transaction: choosing.dead_stories(transaction, select, limit))
 
     async def circuit(self, key: str) -> CircuitView | None:
         return await self._read(lambda transaction: reads.circuit(transaction, lane_key(key)))

@@ -118,12 +118,13 @@ class DeadFilter:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Messages that were not delivered: of a lane or of all, accepted before a moment, in one state or any."""
+    """Messages that were not delivered: one, those of a lane, or all; accepted before a moment, in one state or any."""
 
     lane: str | None = None
     before: int = 1 << 62
     state: State | None = None
     after: MessageId | None = None
+    id: MessageId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +263,12 @@ class Story(NamedTuple):
 
 
 class CircuitView(NamedTuple):
+    """A lane with how many of its messages wait and are dead, and the age of the oldest that waits."""
+
     record: LaneRecord
     waiting: int
     dead: int
+    oldest: int | None
 
 
 class StoreStatistics(NamedTuple):
@@ -316,6 +320,9 @@ class Store(Protocol):
     async def stories(
         self, state: State | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]: ...
+
+    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
+        """Dead letters whole, and where to go on."""
 
     async def circuit(self, key: str) -> CircuitView | None: ...
 

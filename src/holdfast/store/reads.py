@@ -236,7 +236,8 @@ def circuit(transaction: Transaction, key: bytes) -> CircuitView | None:
     if record is None:
         return None
     waiting = transaction.count(Table.WAITING, key) + transaction.count(Table.RETRY, key)
-    return CircuitView(record, waiting, transaction.count(Table.DEAD_LANE, key))
+    oldest = heads_of(transaction, key, probing=False).oldest
+    return CircuitView(record, waiting, transaction.count(Table.DEAD_LANE, key), oldest)
 
 
 def circuits(

@@ -1,0 +1,77 @@
+"""What operators may ask for: queries and bodies read into filters, every fault said as a problem."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.message import DeadReason, MessageId, State, parse_id
+from holdfast.operate.routing import problem
+
+PAGE = 100
+LONGEST_PAGE = 1_000
+
+Choice = TypeVar("Choice", State, CircuitState, DeadReason)
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def choice(kind: type[Choice], name: str, value: object) -> Choice | None:
+    if not value:
+        return None
+    try:
+        return kind(str(value))
+    except ValueError:
+        raise problem(400, "bad-query", f"{name} is one of {', '.join(kind)}.") from None
+
+
+def page_limit(query: Mapping[str, str]) -> int:
+    value = query.get("limit") or str(PAGE)
+    if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= LONGEST_PAGE:
+        raise problem(400, "bad-query", f"limit is a number from 1 to {LONGEST_PAGE}.")
+    return int(value)
+
+
+def after_id(value: str | None) -> MessageId | None:
+    if not value:
+        return None
+    id = parse_id(value)
+    if id is None:
+        raise problem(400, "bad-query", "after is the id of a message, as `next` gives it.")
+    return id
+
+
+def moment(name: str, value: object, otherwise: int) -> int:
+    """A moment as RFC 3339, in milliseconds."""
+    if value in (None, ""):
+        return otherwise
+    try:
+        parsed = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise problem(400, "bad-query", f"{name} is a time such as 2026-01-31T12:00:00Z.") from None
+    return round(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000)
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise problem(400, "bad-body", f"{name} is true or false.")
+    return value
+
+
+def at_most(body: Mapping[str, Any]) -> int | None:
+    """How many messages a call in bulk may touch; None for all."""
+    value = body.get("limit")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise problem(400, "bad-body", "limit is a number from 1.")
+    return value
+
+
+def only(body: Mapping[str, Any], *names: str) -> None:
+    """A misspelled filter must not widen what a call in bulk touches."""
+    unknown = sorted(set(body) - set(names))
+    if unknown:
+        raise problem(400, "bad-body", f"{unknown[0]} is not known here; known are {', '.join(names)}.")
