@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format lock clean
+.PHONY: run test lint format bench-operators lock clean
+COUNT ?= 1000000
 
 run: $(READY)  ## start the gateway with config/dev.toml
 	@echo "a receiver:  python3 deploy/example/receiver.py 9000"
@@ -29,6 +30,9 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting and with none
+	$(BIN)/python tests/bench/operators.py $(COUNT)
 
 lock:  ## resolve pyproject.toml anew and write what came out of it
 	rm -rf $(VENV)

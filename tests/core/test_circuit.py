@@ -72,6 +72,20 @@ def test_a_circuit_is_enabled_at_first_sight():
     assert (circuit.state, circuit.reason, circuit.next_probe_at) == (ENABLED, None, None)
 
 
+def test_the_default_numbers_are_the_published_ones():
+    assert CircuitRules() == CircuitRules(
+        window=HOUR,
+        min_attempts=100,
+        failure_rate=0.70,
+        disable_after=2_000,
+        freeze_after=2_000,
+        freeze_silence=72 * HOUR,
+        freeze_at=50_000,
+        probe_every=10 * MINUTE,
+        forget_after=7 * 24 * HOUR,
+    )
+
+
 # disabled by the rate
 
 
@@ -401,6 +415,15 @@ def test_buckets_are_aligned_to_the_clock_not_to_the_attempt():
     assert window_at(circuit, NOW + 60 * MINUTE) == (1, 0)
 
 
+def test_looking_at_the_window_later_counts_only_what_is_still_in_it_and_changes_nothing():
+    window = Window()
+    window.add(NOW, MINUTE, failed=True)
+    window.add(NOW + MINUTE, MINUTE, failed=False)
+    looked = [window.sums(NOW + minutes * MINUTE, OFF) for minutes in (1, 59, 60, 61)]
+    assert looked == [(2, 1), (2, 1), (1, 0), (0, 0)]
+    assert (window.attempts, window.failures) == (2, 1)
+
+
 def test_failures_that_left_the_window_do_not_disable():
     circuit = Circuit()
     fail(circuit, RATE, NOW, 100)
@@ -457,6 +480,7 @@ def test_the_windows_sums_are_those_of_a_naive_count(steps, width):
         counted = [failed for at, failed in told if now // width - at // width < 60]
         assert (window.attempts, window.failures) == (len(counted), sum(counted))
         assert len(window.buckets) <= 60
+        assert window.sums(now, replace(OFF, window=60 * width)) == (len(counted), sum(counted))
         again = Window([list(bucket) for bucket in window.buckets])
         assert (again.attempts, again.failures) == (window.attempts, window.failures)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.message import Message, id_text, next_id, parse_id
+from holdfast.core.message import LANE_NAME_LIMIT, Message, id_text, lane_name, next_id, parse_id
 
 MOMENTS = st.integers(0, 1 << 47)
 BITS = st.integers(0, (1 << 80) - 1)
@@ -72,6 +72,26 @@ def test_text_that_spells_no_id_is_none(text):
 def test_whatever_is_read_as_an_id_is_16_bytes_and_spells_the_same(text):
     id = parse_id(text)
     assert id is None or (len(id) == 16 and id_text(id) == text.lower())
+
+
+@given(st.text(max_size=LANE_NAME_LIMIT // 4))
+def test_a_circuits_key_that_fits_is_its_lanes_name(key):
+    assert lane_name(key) == key
+
+
+def test_a_key_of_exactly_the_limit_still_fits():
+    assert lane_name("a" * LANE_NAME_LIMIT) == "a" * LANE_NAME_LIMIT
+    assert lane_name("a" * (LANE_NAME_LIMIT + 1)) != "a" * (LANE_NAME_LIMIT + 1)
+
+
+@given(st.sampled_from("aé€😀"), st.integers(0, LANE_NAME_LIMIT))
+def test_longer_keys_are_named_within_the_limit_and_differ_by_their_digest(letter, more):
+    """The limit is one of bytes."""
+    long = letter * (LANE_NAME_LIMIT // len(letter.encode()) + more)
+    one, other = lane_name(long + "1"), lane_name(long + "2")
+    assert len(one.encode()) <= LANE_NAME_LIMIT
+    assert one != other
+    assert letter * 50 in one
 
 
 def message(path: bytes) -> Message:

@@ -139,5 +139,9 @@ def test_expire_after_is_the_configs():
     assert expires_at(RetryRules(expire_after=5), NOW, 0) == NOW + 5
 
 
+def test_the_default_numbers_are_the_published_ones():
+    assert RetryRules() == RetryRules(84_800, 11, SPAN, jitter=0.0, retry_after_limit=24 * HOUR)
+
+
 def test_the_default_expiry_is_the_schedules_own_span_of_48_h_13_min_5_6_s():
     assert RULES.expire_after == SPAN == sum(wait_before(RULES, retry) for retry in range(1, 12))
