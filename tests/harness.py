@@ -91,6 +91,18 @@ class Receiver:
     def wait_for_one(self) -> Received:
         return self.wait_for(lambda requests: len(requests) >= 1)[0]
 
+    def hang(self) -> tuple[threading.Event, threading.Event]:
+        """Answer nothing until told to; returns an event for "a request is here" and one that lets them all go."""
+        entered, let_go = threading.Event(), threading.Event()
+
+        def hanging(request: Received) -> int:
+            entered.set()
+            let_go.wait(PATIENCE)
+            return 200
+
+        self.answer = hanging
+        return entered, let_go
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

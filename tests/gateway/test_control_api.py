@@ -1,7 +1,6 @@
 """docs/control-api.json against the real answers: each call is made, and what comes back is what is described."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,15 +104,8 @@ def test_a_message_is_retried_and_dropped(call: Caller) -> None:
 
 
 def test_a_message_in_flight_is_left_alone(call: Caller) -> None:
-    entered, let_go = threading.Event(), threading.Event()
     with receiving(200) as receiver:
-
-        def hanging(request: object) -> int:
-            entered.set()
-            let_go.wait(PATIENCE)
-            return 200
-
-        receiver.answer = hanging
+        entered, let_go = receiver.hang()
         id = call.gateway.post(f"{receiver.url}/hang").json()["id"]
         assert entered.wait(PATIENCE)
         assert call("GET", "/v1/messages/{id}", id)["state"] == "in_flight"

@@ -43,14 +43,7 @@ def test_the_control_socket_is_private_and_gone_after_exit(gateway: Gateway) -> 
 
 
 def test_drain_finishes_what_is_under_way_and_accepts_meanwhile(gateway: Gateway, receiver: Receiver) -> None:
-    entered, let_go = threading.Event(), threading.Event()
-
-    def slow(request: object) -> int:
-        entered.set()
-        let_go.wait(PATIENCE)
-        return 200
-
-    receiver.answer = slow
+    entered, let_go = receiver.hang()
     first = gateway.post(f"{receiver.url}/slow").json()["id"]
     assert entered.wait(PATIENCE)
     gateway.process.send_signal(signal.SIGTERM)
@@ -66,14 +59,7 @@ def test_drain_finishes_what_is_under_way_and_accepts_meanwhile(gateway: Gateway
 def test_a_drain_ends_at_its_timeout_and_what_was_under_way_is_due_at_the_next_start(
     tmp_path: Path, receiver: Receiver
 ) -> None:
-    entered, let_go = threading.Event(), threading.Event()
-
-    def hanging(request: object) -> int:
-        entered.set()
-        let_go.wait(PATIENCE)
-        return 200
-
-    receiver.answer = hanging
+    entered, let_go = receiver.hang()
     with running(tmp_path / "store", drain__timeout="200ms") as gateway:
         id = gateway.post(f"{receiver.url}/hang").json()["id"]
         assert entered.wait(PATIENCE)
@@ -92,14 +78,7 @@ def test_a_drain_ends_at_its_timeout_and_what_was_under_way_is_due_at_the_next_s
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, receiver: Receiver) -> None:
-    entered, let_go = threading.Event(), threading.Event()
-
-    def hanging(request: object) -> int:
-        entered.set()
-        let_go.wait(PATIENCE)
-        return 200
-
-    receiver.answer = hanging
+    entered, let_go = receiver.hang()
     with running(tmp_path / "store", drain__timeout="10m") as gateway:
         gateway.post(f"{receiver.url}/hang")
         assert entered.wait(PATIENCE)
