@@ -16,7 +16,7 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import EgressDenied
 from holdfast.core.message import DeadReason, ErrorKind, Kind, State
 from holdfast.http.transport import Answer, Origin
-from sim.world import HOUR, START, Request, World, asks_for, hang, raw_id, settle, slow, world
+from sim.world import HOUR, Request, World, asks_for, hang, raw_id, settle, slow, world
 
 BASE = 300
 PROBE_EVERY = 60_000
@@ -50,7 +50,6 @@ class Watched(World):
         self.scheduled_end: dict[str, int] = {}
         self.probes: dict[str, int] = {}
         self.faults: list[str] = []
-        self.seen: Counter[str] = Counter()
         self.bad_luck: dict[str, list[tuple[float, object]]] = {}
         for host in HOSTS:
             self.scripts[host] = self.answer
@@ -91,7 +90,6 @@ class Watched(World):
 
     def check_start(self, id: str, start: Start) -> None:
         now, lane, place = self.clock.now(), start.lane, start.entry.place
-        self.seen[start.kind] += 1
         assert id not in self.under_way, "two attempts of one message at once"
         assert self.open[lane.host.name] < PER_HOST, "over the host's limit"
         if start.spell == lane.circuit.spell:
@@ -179,7 +177,6 @@ async def test_whatever_happens(autojump_clock: object, seed: int) -> None:
             it.crashed()
         if it.random.random() < 0.7:
             await trio.sleep(it.random.expovariate(1 / 200))
-    assert it.clock.now() > START
 
     it.scripts = dict.fromkeys(HOSTS, 200)
     async with it.gateway():
@@ -194,4 +191,3 @@ async def test_whatever_happens(autojump_clock: object, seed: int) -> None:
         assert it.dispatcher.attempts_in_flight == 0
     assert it.faults == []
     assert {request.id for request in it.requests} <= set(it.accepted)
-    print(it.seen, states)
