@@ -48,6 +48,10 @@ class Budget:
 
     def __init__(self, size: int) -> None:
         self.used = 0
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """What is in flight above a smaller size ends by itself."""
         self._limits = (size, size - size // 4, size // 8)
 
     def admits(self, side: Side) -> bool:
@@ -105,6 +109,11 @@ class Board:
         self._rings = {kind: Ring() for kind in _KINDS}
         self._parked: list[tuple[float, int, Host]] = []
         self._parkings = 0
+
+    def configure(self, rules: CircuitRules, *, first_attempts: int, retries: int) -> None:
+        self._rules = rules
+        self.budgets[Kind.FIRST].resize(first_attempts)
+        self.budgets[Kind.RETRY].resize(retries)
 
     @property
     def in_flight(self) -> int:

@@ -42,6 +42,13 @@ class Host:
         default_factory=lambda: {Kind.FIRST: {}, Kind.RETRY: {}, Kind.PROBE: {}}
     )
 
+    def configure(self, per_host: int, interval: float) -> None:
+        """Other limits from now on; a host in slow start stays in it."""
+        was_ramping = self.limit < self.per_host
+        self.per_host = per_host
+        self.limit = min(self.limit, per_host) if was_ramping else per_host
+        self.interval = interval
+
     def slow_start(self) -> None:
         self.limit = 1
         self.streak = 0

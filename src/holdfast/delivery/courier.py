@@ -38,6 +38,9 @@ class Courier:
 
     def __init__(self, carrier: Carrier, *, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
         self._carrier = carrier
+        self.configure(timeout=timeout, user_agent=user_agent, routes=routes)
+
+    def configure(self, *, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
         self._timeout = timeout
         self._user_agent = b"user-agent: " + user_agent.encode("latin-1") + b"\r\n"
         self._routes = routes

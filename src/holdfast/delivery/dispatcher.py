@@ -178,6 +178,13 @@ class Dispatcher:
         """Messages of this lane were replayed: its host is approached carefully."""
         self.revive(key, host).host.slow_start()
 
+    def look_again(self) -> None:
+        """Limits have changed: what they held back may start."""
+        now = self._clock.now()
+        for lane in list(self._roster.live.values()):
+            self._board.touch(lane, now)
+        self._pump(now)
+
     def lane_of(self, key: str) -> Lane | None:
         lane = self._roster.find(key)
         return lane if lane is not None and lane.hydrated else None

@@ -63,13 +63,16 @@ class Guard:
     """The egress rules. `own` are the addresses that holdfast itself listens on: never a target."""
 
     def __init__(self, rules: Egress) -> None:
+        self._limiter = trio.CapacityLimiter(RESOLVERS)
+        self.own: set[tuple[str, int]] = set()
+        self.configure(rules)
+
+    def configure(self, rules: Egress) -> None:
         self._rules = rules
         self._allowed = [network for text in rules.allow if (network := _network(text)) is not None]
         self._denied = [network for text in rules.deny if (network := _network(text)) is not None]
         self._allowed_names = [text for text in rules.allow if _network(text) is None]
         self._denied_names = [text for text in rules.deny if _network(text) is None]
-        self._limiter = trio.CapacityLimiter(RESOLVERS)
-        self.own: set[tuple[str, int]] = set()
 
     def judge_literal(self, host: str, port: int, route: bool) -> None:
         """What can be said of a target before it is resolved: its port, its name, and its address if it is one."""

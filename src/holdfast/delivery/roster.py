@@ -29,6 +29,16 @@ class Roster:
         self.live: dict[str, Lane] = {}
         self.bytes_held = 0
 
+    def configure(self, *, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
+        self._per_host, self._rate, self._rates = per_host, rate, rates
+        for host in self._hosts.values():
+            host.configure(per_host, self._interval(host.name))
+
+    def _interval(self, host: str) -> float:
+        """Milliseconds between two requests to a host; the lower rate counts."""
+        rates = [rate for rate in (self._rate, self._rates.get(host, 0)) if rate]
+        return 1000 / min(rates) if rates else 0.0
+
     def hold(self, lane: Lane, message: Message) -> None:
         """A message of this lane is in memory."""
         lane.known.add(message.id)
@@ -96,9 +106,7 @@ class Roster:
     def _host(self, name: str) -> Host:
         host = self._hosts.get(name)
         if host is None:
-            rates = [rate for rate in (self._rate, self._rates.get(name, 0)) if rate]
-            interval = 1000 / min(rates) if rates else 0.0
-            host = self._hosts[name] = Host(name, self._per_host, self._per_host, interval)
+            host = self._hosts[name] = Host(name, self._per_host, self._per_host, self._interval(name))
         host.lanes += 1
         return host
 

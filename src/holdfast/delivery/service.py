@@ -1,6 +1,7 @@
 """Delivery put together: the same from a config for the real gateway and for one in virtual time."""
 
 from collections.abc import Callable
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 import trio
@@ -58,33 +59,69 @@ class Delivery:
         tally: Tally,
     ) -> None:
         circuit, retry = circuit_rules(config), retry_rules(config)
-        self._roster = Roster(
-            store,
-            per_host=config.delivery.per_host,
-            run=run,
-            rate=config.delivery.rate_per_host,
-            rates={_host_of(route): route.rate for route in config.routes.values() if route.rate},
-        )
-        courier = Courier(
-            carrier,
-            timeout=config.delivery.timeout,
-            user_agent=config.delivery.user_agent or f"holdfast/{__version__}",
-            routes={name: RouteTerms(_host_of(route), route.timeout) for name, route in config.routes.items()},
-        )
-        board = Board(circuit, first_attempts=config.delivery.first_attempts, retries=config.delivery.retries)
-        settling = Settling(circuit, retry, chance, tally, news)
-        self.dispatcher = Dispatcher(store, board, self._roster, courier, settling, clock)
-        retention = Retention(config.retention.delivered, config.retention.dead, config.ingest.idempotency)
-        self.upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, retention, tally, news)
+        self._roster = Roster(store, run=run, **_host_limits(config))
+        self._courier = Courier(carrier, **_terms(config))
+        self._board = Board(circuit, **_budgets(config))
+        self._settling = Settling(circuit, retry, chance, tally, news)
+        self.dispatcher = Dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
+        self._upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
+
+    def configure(self, config: Config) -> None:
+        """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""
+        circuit, retry = circuit_rules(config), retry_rules(config)
+        self._roster.configure(**_host_limits(config))
+        self._courier.configure(**_terms(config))
+        self._board.configure(circuit, **_budgets(config))
+        self._settling.configure(circuit, retry)
+        self._upkeep.configure(circuit, retry, _retention(config))
+        self.dispatcher.look_again()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.dispatcher.run)
-                nursery.start_soon(self.upkeep.run)
+                nursery.start_soon(self._upkeep.run)
                 task_status.started()
         finally:
             self._roster.save_all()
+
+
+class HostLimits(TypedDict):
+    per_host: int
+    rate: float
+    rates: dict[str, float]
+
+
+class Terms(TypedDict):
+    timeout: int
+    user_agent: str
+    routes: dict[str, RouteTerms]
+
+
+class Budgets(TypedDict):
+    first_attempts: int
+    retries: int
+
+
+def _host_limits(config: Config) -> HostLimits:
+    rates = {_host_of(route): route.rate for route in config.routes.values() if route.rate}
+    return {"per_host": config.delivery.per_host, "rate": config.delivery.rate_per_host, "rates": rates}
+
+
+def _terms(config: Config) -> Terms:
+    return {
+        "timeout": config.delivery.timeout,
+        "user_agent": config.delivery.user_agent or f"holdfast/{__version__}",
+        "routes": {name: RouteTerms(_host_of(route), route.timeout) for name, route in config.routes.items()},
+    }
+
+
+def _budgets(config: Config) -> Budgets:
+    return {"first_attempts": config.delivery.first_attempts, "retries": config.delivery.retries}
+
+
+def _retention(config: Config) -> Retention:
+    return Retention(config.retention.delivered, config.retention.dead, config.ingest.idempotency)
 
 
 def _host_of(route: Route) -> str:

@@ -42,6 +42,10 @@ class Settling:
         self.tally = tally
         self.news = news
 
+    def configure(self, circuit: CircuitRules, retry: RetryRules) -> None:
+        self.circuit_rules = circuit
+        self._retry = retry
+
     def settle(self, start: Start, outcome: Outcome, began: int, now: int) -> Settlement:
         attempt = Attempt(
             start.entry.place.attempts + 1,

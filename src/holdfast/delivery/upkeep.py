@@ -62,6 +62,10 @@ class Upkeep:
         dispatcher.on_quiet_lane = self.consider
         store.on_scarce = lambda: self._called.set()
 
+    def configure(self, circuit: CircuitRules, retry: RetryRules, retention: Retention) -> None:
+        self._circuit, self._retry, self._retention = circuit, retry, retention
+        self._called.set()
+
     # -- single lanes ------------------------------------------------------------------------------------------------
 
     def consider(self, lane: Lane) -> int | None:

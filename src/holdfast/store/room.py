@@ -26,7 +26,7 @@ class RoomKeeper:
     """Used by the writer's thread alone; `full` and `scarce` may be read from anywhere."""
 
     def __init__(self, host_share: float, measure: Callable[[], Room]) -> None:
-        self._host_share = host_share
+        self.host_share = host_share
         self._measure = measure
         self._held: dict[str, int] = {}
         self._stored: dict[str, int] = {}
@@ -52,7 +52,7 @@ class RoomKeeper:
         if self.full:
             return StoreFull("the store is full; deliveries go on and make room")
         held = self._share(transaction, message.host) + self._deltas.get(message.host, 0)
-        if held + MESSAGE_COST + len(message.body) > self._limit * self._host_share:
+        if held + MESSAGE_COST + len(message.body) > self._limit * self.host_share:
             text = f"waiting and dead messages of {message.host} hold their whole share of the store"
             return StoreFull(text, host=message.host)
         return None

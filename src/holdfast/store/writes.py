@@ -81,6 +81,10 @@ class Writer:
         self.room = RoomKeeper(rules.host_share, measure)
         self.earliest_wake = NEVER
 
+    def configure(self, rules: StoreRules) -> None:
+        self._rules = rules
+        self.room.host_share = rules.host_share
+
     def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
         """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
         work = Work(transaction, group, self._rules, self.room)
