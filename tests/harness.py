@@ -169,12 +169,13 @@ def settings(store: Path, **keys: object) -> dict[str, str]:
     return clean | {f"HOLDFAST_{name.upper()}": value for name, value in given.items()}
 
 
-def start(store: Path, **keys: object) -> Gateway:
+def start(store: Path, config: Path | None = None, **keys: object) -> Gateway:
     """Start a gateway and wait for its ready line."""
+    command = [HOLDFAST, "run", *(["--config", str(config)] if config is not None else [])]
     log = store.parent / f"{store.name}.log"
     with log.open("a") as stderr:
         process = subprocess.Popen(
-            [HOLDFAST, "run"], env=settings(store, **keys), stdout=subprocess.PIPE, stderr=stderr, text=True
+            command, env=settings(store, **keys), stdout=subprocess.PIPE, stderr=stderr, text=True
         )
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -182,13 +183,14 @@ def start(store: Path, **keys: object) -> Gateway:
     if found is None:
         process.kill()
         process.wait(PATIENCE)
+        process.stdout.close()
         raise AssertionError(f"no ready line but {line!r}; log: {log.read_text()}")
     return Gateway(process, found[1], found[2], Path(found[3]), log, [line])
 
 
 @contextmanager
-def running(store: Path, **keys: object) -> Iterator[Gateway]:
-    gateway = start(store, **keys)
+def running(store: Path, config: Path | None = None, **keys: object) -> Iterator[Gateway]:
+    gateway = start(store, config, **keys)
     try:
         yield gateway
     finally:

@@ -44,9 +44,7 @@ def as_json(made: logging.LogRecord) -> dict[str, Any]:
     return loaded
 
 
-def lines_of(
-    format: Literal["json", "text"], level: Literal["debug", "info", "warning", "error"]
-) -> io.StringIO:
+def lines_of(format: Literal["json", "text"], level: Literal["debug", "info", "warning", "error"]) -> io.StringIO:
     stream = io.StringIO()
     setup(format, level, stream)
     return stream
@@ -67,9 +65,7 @@ def test_text_line() -> None:
 
 def test_text_quotes_what_could_be_misread() -> None:
     line = TextFormatter().format(record(a="", b="two words", c='"', d="x=y", e="1\n2", f=["x", 1], g="grün"))
-    assert line == (
-        r'12:00:01.123 WARN attempt_failed a="" b="two words" c="\"" d="x=y" e="1\n2" f=["x",1] g=grün'
-    )
+    assert line == (r'12:00:01.123 WARN attempt_failed a="" b="two words" c="\"" d="x=y" e="1\n2" f=["x",1] g=grün')
 
 
 def test_events_reach_the_stream_with_their_fields() -> None:
@@ -165,9 +161,7 @@ class Broken(io.StringIO):
         raise self.error
 
 
-@pytest.mark.parametrize(
-    "error", [BrokenPipeError(), OSError(28, "No space left"), ValueError("closed file")]
-)
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "No space left"), ValueError("closed file")])
 def test_a_stream_that_fails_loses_the_line_and_nothing_else(
     error: Exception, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +183,5 @@ def test_a_process_with_a_broken_stderr_still_ends_well(target: str) -> None:
     assert reader.stdin is not None
     with Path("/dev/full").open("wb") as full, reader.stdin as broken:
         stderr = full if target == "full disk" else broken
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, check=False
-        )
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, check=False)
     assert (done.returncode, done.stdout) == (0, b"went on\n")

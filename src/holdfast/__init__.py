@@ -9,7 +9,7 @@
     cli/        the `holdfast` command
     config/     a frozen Config, or every fault at once
     app.py      puts it together: start and shutdown order
-    lifecycle.py, clock.py, log.py
+    lifecycle.py, listening.py, clock.py, news.py, log.py
 
 `core` imports the standard library only; `http` neither core nor store; `ingest`, `delivery` and `operate` never one
 another. tests/test_rooms.py holds this.

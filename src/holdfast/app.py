@@ -5,36 +5,44 @@ the data's way: webhooks are accepted until the end of the drain, what is under 
 written, and the operators' listeners answer until there is nothing left to ask about.
 """
 
-import errno
 import logging
 import secrets
+import signal
 import ssl
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import trio
 
 from holdfast import __version__
 from holdfast.clock import BootClock
-from holdfast.config import Address, Config, ConfigError
+from holdfast.config import Config, ConfigError
 from holdfast.core.errors import StoreUnusable
+from holdfast.core.message import masked_lane
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
-from holdfast.http.server import Limits, Server, open_tcp_listeners, open_unix_listener
+from holdfast.http.problem import problem_for_status
+from holdfast.http.server import Limits, Server
 from holdfast.http.transport import Transport
 from holdfast.ingest.doorkeeper import read_token
 from holdfast.ingest.handler import Ingest
 from holdfast.lifecycle import Lifecycle, Stage, first_signal
+from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
 from holdfast.log import event, setup
 from holdfast.news import News
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
+from holdfast.operate.metrics import Metrics
+from holdfast.operate.peers import Admission
+from holdfast.operate.probes import Probes
+from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
+from holdfast.reloading import changed, merge
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.work import StoreRules
@@ -59,11 +67,12 @@ HOSTS_REPORTED = 20
 _logger = logging.getLogger("holdfast")
 
 
-def main(config: Config) -> int:
-    """Run the gateway until a signal; returns the exit status."""
+def main(config: Config, load: Callable[[], Config]) -> int:
+    """Run the gateway until a signal; returns the exit status. `load` gives the config anew for a reload."""
     setup(config.log.format, config.log.level)
     try:
         token = read_token(config.ingest.token_file) if config.ingest.token_file else None
+        group = group_number(config.listen.control_group)
         engine = LmdbEngine(config.store.path, config.store.max_size)
     except ConfigError as error:
         for fault in error.faults:
@@ -73,7 +82,7 @@ def main(config: Config) -> int:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_STORE
     try:
-        return trio.run(Gateway(config, engine, token).run)
+        return trio.run(Gateway(config, engine, token, group, load).run)
     except CannotListen as error:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
@@ -81,38 +90,31 @@ def main(config: Config) -> int:
         engine.close()
 
 
-class CannotListen(Exception):
-    """An address to listen on can't be had."""
-
-
-class Listeners(NamedTuple):
-    ingest: list[trio.SocketListener]
-    status: list[trio.SocketListener]
-    control: trio.SocketListener
-
-
 class Gateway:
     """One process with everything in it."""
 
-    def __init__(self, config: Config, engine: LmdbEngine, token: bytes | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        engine: LmdbEngine,
+        token: bytes | None,
+        group: int | None,
+        load: Callable[[], Config],
+    ) -> None:
         self._config = config
+        self._load = load
         self._token = token
+        self._group = group
+        self._servers: dict[str, Server] = {}
         self._clock = BootClock(last_time(engine))
         run = self._clock.now()
-        rules = StoreRules(
-            circuit_rules(config),
-            retry_rules(config),
-            config.ingest.idempotency,
-            config.store.host_share,
-            config.delivery.per_host,
-            run,
-        )
         self._tally = Tally()
-        self._ledger = Ledger(engine, rules, self._clock, secrets.randbits)
+        self._ledger = Ledger(engine, _store_rules(config, run), self._clock, secrets.randbits)
+        self._ledger.on_group = self._count_group
         self._guard = Guard(config.egress)
         self._transport = Transport(
             self._guard.resolve,
-            ssl_context=lambda origin: _ssl_context(config.delivery.ca_file),
+            ssl_context=lambda origin: _ssl_context(self._config.delivery.ca_file),
             max_answer=config.delivery.max_answer,
             max_idle_per_origin=config.delivery.per_host,
             idle_timeout=KEPT_ALIVE,
@@ -126,9 +128,11 @@ class Gateway:
 
     async def run(self) -> int:
         self._tell_start()
-        listeners = await self._listen()
+        listeners = await open_listeners(self._config.listen, self._group)
+        self._guard.own.update(listeners.names)
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
+            operators.start_soon(self._reload_on_signal)
             await self._serve_operators(operators, listeners)
             async with trio.open_nursery() as store:
                 self._ledger.open()
@@ -136,7 +140,7 @@ class Gateway:
                 async with trio.open_nursery() as delivery:
                     await delivery.start(self._delivery.run)
                     delivery.start_soon(self._transport.run)
-                    await self._serve_ingest(listeners.ingest, asked_to_stop)
+                    await self._serve_ingest(listeners, asked_to_stop)
                     delivery.cancel_scope.cancel()
                 store.cancel_scope.cancel()
             await self._report()
@@ -148,35 +152,47 @@ class Gateway:
 
     # -- listeners ---------------------------------------------------------------------------------------------------
 
-    async def _listen(self) -> Listeners:
-        """Every address, before anything starts: one that can't be had is told by itself."""
-        listen = self._config.listen
-        listeners = Listeners(
-            await _listen(listen.ingest), await _listen(listen.status), await _listen_control(listen.control)
-        )
-        own = (*listeners.ingest, *listeners.status)
-        self._guard.own.update(listener.socket.getsockname()[:2] for listener in own)
-        self._ingest_address = _bound(listeners.ingest, listen.ingest)
-        self._status_address = _bound(listeners.status, listen.status)
-        return listeners
-
     async def _serve_operators(self, nursery: trio.Nursery, listeners: Listeners) -> None:
         dispatcher, config = self._delivery.dispatcher, self._config
         rules = (circuit_rules(config), retry_rules(config))
         insight = Insight(self._ledger, dispatcher, self._lifecycle, self._clock, self._news, *rules)
-        names = frozenset({"localhost", "127.0.0.1", "::1", config.listen.status.host, *config.ingest.hosts})
-        status = StatusListener(insight, names)
+        probes = Probes(insight, self._metrics(insight))
+        status = StatusListener(insight, probes, _status_names(config))
         actions = Actions(insight, dispatcher, self._ledger, self._clock, self._tally, self._news)
-        drain_timeout = config.drain.timeout / 1000
-        control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._ledger, self._news, drain_timeout)
+        control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._ledger, self._news, self._reload)
+        control.drain_timeout = config.drain.timeout / 1000
+        self._insight, self._status, self._control = insight, status, control
+        admit = Admission(self._group, self._tell_refused)
+        self._servers["status"] = Server(status, OPERATORS_LIMITS, gate=status.gate)
+        self._servers["control"] = Server(control, OPERATORS_LIMITS, admit=admit)
+        if "probe" in listeners.tcp:
+            self._servers["probe"] = Server(Router(probes.routes), OPERATORS_LIMITS)
         nursery.start_soon(self._news.run)
-        await nursery.start(Server(status, OPERATORS_LIMITS, gate=status.gate).serve, listeners.status)
-        await nursery.start(Server(control, OPERATORS_LIMITS).serve, [listeners.control])
+        for name, server in self._servers.items():
+            await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 
-    async def _serve_ingest(self, listeners: list[trio.SocketListener], asked_to_stop: trio.Event) -> None:
+    async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, or the disk failed."""
         tally = self._tally
-        ingest = Ingest(
+        self._ingest_address = listeners.bound("ingest", self._config.listen.ingest)
+        ingest = self._ingest()
+        server = self._servers["ingest"] = Server(
+            ingest,
+            _ingest_limits(self._config),
+            gate=ingest.gate,
+            on_refusal=lambda status, detail: tally.refused.update([_slug(status)]),
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, listeners.tcp["ingest"])
+            self._lifecycle.stage = Stage.READY
+            self._tell_ready(listeners)
+            await self._until_done(asked_to_stop)
+            server.stop()
+            nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
+
+    def _ingest(self) -> Ingest:
+        tally = self._tally
+        return Ingest(
             self._config,
             self._ledger,
             self._clock,
@@ -184,20 +200,57 @@ class Gateway:
             lambda slug: tally.refused.update([slug]),
             listening=self._ingest_address,
             token=self._token,
+            seconds=trio.current_time,
+            acknowledged=tally.ack_seconds.observe,
         )
-        server = Server(
-            ingest,
-            _ingest_limits(self._config),
-            gate=ingest.gate,
-            on_refusal=lambda status, detail: tally.refused.update([str(status)]),
-        )
-        async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, listeners)
-            self._lifecycle.stage = Stage.READY
-            self._tell_ready()
-            await self._until_done(asked_to_stop)
-            server.stop()
-            nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
+
+    # -- another config ----------------------------------------------------------------------------------------------
+
+    async def _reload_on_signal(self) -> None:
+        with trio.open_signal_receiver(signal.SIGHUP) as signals:
+            async for _ in signals:
+                with suppress(ConfigError):
+                    self._reload()
+
+    def _reload(self) -> dict[str, list[str]]:
+        """Take over the config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
+        try:
+            wanted = self._load()
+            token = read_token(wanted.ingest.token_file) if wanted.ingest.token_file else None
+        except ConfigError as error:
+            event(_logger, logging.ERROR, "reload_refused", faults=[str(fault) for fault in error.faults])
+            raise
+        config, needs_restart = merge(self._config, wanted)
+        different = changed(self._config, config)
+        self._config, self._token = config, token
+        self._apply(config)
+        event(_logger, logging.INFO, "reloaded", changed=different, needs_restart=needs_restart)
+        return {"changed": different, "needs_restart": needs_restart}
+
+    def _apply(self, config: Config) -> None:
+        setup(config.log.format, config.log.level)
+        self._guard.configure(config.egress)
+        self._ledger.configure(_store_rules(config, self._lifecycle.started_at))
+        self._delivery.configure(config)
+        self._insight.configure(circuit_rules(config), retry_rules(config))
+        self._control.drain_timeout = config.drain.timeout / 1000
+        self._status.hosts = _status_names(config)
+        server, ingest = self._servers.get("ingest"), self._ingest()
+        if server is not None:
+            server.handler, server.gate, server.limits = ingest, ingest.gate, _ingest_limits(config)
+
+    # -- what is counted -----------------------------------------------------------------------------------------------
+
+    def _metrics(self, insight: Insight) -> Metrics:
+        def connections() -> dict[str, int]:
+            return {name: server.connections for name, server in self._servers.items()}
+
+        dispatcher, clock = self._delivery.dispatcher, self._clock
+        return Metrics(insight, self._ledger, dispatcher, self._lifecycle, clock, connections, clock.drift)
+
+    def _count_group(self, operations: int, seconds: float) -> None:
+        self._tally.group_operations.observe(operations)
+        self._tally.commit_seconds.observe(seconds)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +286,7 @@ class Gateway:
         after: str | None = None
         while store.waiting:
             page, after = await self._ledger.circuits(None, after, 1_000)
-            waiting |= {view.record.key: view.waiting for view in page if view.waiting}
+            waiting |= {masked_lane(view.record.key): view.waiting for view in page if view.waiting}
             if after is None:
                 break
         most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
@@ -248,14 +301,20 @@ class Gateway:
         if self._config.egress.allow_loopback:
             event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
 
-    def _tell_ready(self) -> None:
-        ingest, status = self._ingest_address, self._status_address
+    def _tell_ready(self, listeners: Listeners) -> None:
+        wanted = self._config.listen
+        ingest, status = listeners.bound("ingest", wanted.ingest), listeners.bound("status", wanted.status)
+        probe = f", probe http://{listeners.bound('probe', wanted.probe)}" if wanted.probe is not None else ""
         event(_logger, logging.INFO, "ready", ingest=str(ingest), status=str(status))
         print(  # noqa: T201
             f"holdfast {__version__} ready: ingest http://{ingest}, status http://{status}, "
-            f"control {self._config.listen.control}, store {self._config.store.path}",
+            f"control {wanted.control}, store {self._config.store.path}{probe}",
             flush=True,
         )
+
+    def _tell_refused(self, user: int) -> None:
+        self._tally.control_refused += 1
+        self._news.tell(logging.WARNING, "control_refused", user=user)
 
 
 @cache
@@ -268,24 +327,25 @@ def _ssl_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-async def _listen(address: Address) -> list[trio.SocketListener]:
-    try:
-        return await open_tcp_listeners(address.host, address.port)
-    except OSError as error:
-        reason = "it is in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise CannotListen(f"can't listen on {address}: {reason}") from error
+def _slug(status: int) -> str:
+    """A refusal of the server's own as the `type` of its problem names it."""
+    return problem_for_status(status, "").type.rpartition(":")[2]
 
 
-async def _listen_control(path: Path) -> trio.SocketListener:
-    try:
-        return await open_unix_listener(path, 0o600)
-    except OSError as error:
-        raise CannotListen(f"can't listen on {path}: {error}") from error
+def _store_rules(config: Config, run: int) -> StoreRules:
+    return StoreRules(
+        circuit_rules(config),
+        retry_rules(config),
+        config.ingest.idempotency,
+        config.store.host_share,
+        config.delivery.per_host,
+        run,
+    )
 
 
-def _bound(listeners: list[trio.SocketListener], asked: Address) -> Address:
-    """The address with the port that was really given."""
-    return Address(asked.host, int(listeners[0].socket.getsockname()[1]))
+def _status_names(config: Config) -> frozenset[str]:
+    """What the status listener may be called in `Host`."""
+    return frozenset({"localhost", "127.0.0.1", "::1", config.listen.status.host, *config.ingest.hosts})
 
 
 def _ingest_limits(config: Config) -> Limits:

@@ -6,7 +6,7 @@ The documents have the shapes of the control API: what the gateway answers, not 
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -38,7 +38,10 @@ def problem(status: int, detail: str, **extra: object) -> list[Answer]:
 
 
 class Script:
-    """Answers by "METHOD path"; the last answer of a path is repeated. A hanging path never gets one."""
+    """Answers by "METHOD path?query", else by "METHOD path".
+
+    The last answer of a path is repeated; one that has none at all hangs.
+    """
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -46,14 +49,17 @@ class Script:
         self.received: list[Received] = []
         self.asked = threading.Event()
         self.released = threading.Event()
+        self.before_answer: Callable[[Received], None] = lambda received: None
 
     def paths(self) -> list[str]:
         return [f"{each.method} {each.path}" for each in self.received]
 
     def answer(self, received: Received) -> Answer:
         self.received.append(received)
-        answers = self.answers.get(f"{received.method} {received.path}")
+        call = f"{received.method} {received.path}"
+        answers = self.answers.get(call, self.answers.get(call.partition("?")[0]))
         self.asked.set()
+        self.before_answer(received)
         if answers is None:
             return Answer(500, f"not in the script: {received.method} {received.path}".encode(), ())
         if not answers:

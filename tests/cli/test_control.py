@@ -241,7 +241,7 @@ def test_a_gateway_that_breaks_off(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_a_gateway_that_hangs(gateway: Script, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.circuits.REPLAY_PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.cli.switching.REPLAY_PATIENCE", 0.05)
     gateway.answers["POST /v1/circuits/a/unfreeze"] = []
     assert main(["unfreeze", "a"]) == 1
     assert capsys.readouterr().err == f"holdfast: the gateway on {gateway.where} did not answer within 0 s\n"

@@ -27,7 +27,10 @@ def test_help_has_an_example_of_each_command(word: str, capsys: Captured) -> Non
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "messages list", "messages show"])
+ACTIONS = {"messages": ("list", "show", "retry", "drop"), "dead": ("list", "replay", "drop", "export")}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"{name} {each}" for name in ACTIONS for each in ACTIONS[name])])
 def test_help_of_a_command_has_an_example(command: str, capsys: Captured) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
@@ -50,8 +53,7 @@ def test_nothing_at_all_is_wrong_usage(capsys: Captured) -> None:
         (["unfreez", "x"], 'holdfast: there is no command "unfreez"; did you mean "unfreeze"?\n'),
         (
             ["xyzzy\n"],
-            'holdfast: there is no command "xyzzy\\n"; the commands are run, check, status, circuits, unfreeze, '
-            "messages, send, health\n",
+            f'holdfast: there is no command "xyzzy\\n"; the commands are {", ".join(COMMANDS)}\n',
         ),
         (
             ["--config", "x", "status"],
@@ -77,6 +79,24 @@ def test_unknown_command(words: list[str], expected: str, holdfast: Run) -> None
         ["circuits", "a", "--state", "frozen"],
         ["unfreeze"],
         ["unfreeze", "a", "--all"],
+        ["unfreeze", ""],
+        ["freeze"],
+        ["probe"],
+        ["why"],
+        ["why", " "],
+        ["messages", "retry"],
+        ["messages", "drop", "--state", "delivered"],
+        ["messages", "drop", "--before", "yesterday"],
+        ["messages", "drop", "--host", ""],
+        ["dead"],
+        ["dead", "list", "--reason", "boredom"],
+        ["dead", "replay", "--since", "2 h"],
+        ["dead", "replay", "--host", ""],
+        ["dead", "drop", "--limit", "0"],
+        ["dead", "export"],
+        ["drain", "--wait", "--cancel"],
+        ["completions"],
+        ["completions", "tcsh"],
         ["status", "--jso"],
         ["status", "extra"],
         ["run", "--set", "log.format"],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cli.scripted import attempt, circuit, message, status
-from holdfast.cli import circuits, messages
+from holdfast.cli import circuits, messages, switching
 from holdfast.cli import status as status_command
 from holdfast.cli.text import WIDTH
 
@@ -141,7 +141,7 @@ def test_enabled_and_frozen_circuits_at_length() -> None:
     ],
 )
 def test_unfreeze(answer: dict[str, object], expected: str) -> None:
-    assert circuits.render_unfreeze(answer) == expected
+    assert switching.render_unfreeze(answer) == expected
 
 
 def test_message_rows() -> None:
@@ -218,8 +218,8 @@ def test_message_at_its_end() -> None:
         ({"state": "delivered"}, "nothing, it was delivered"),
         (
             {"state": "dead", "dead_reason": "expired"},
-            "nothing, its circuit let nothing through for too long; holdfast unfreeze hooks.example.com:443 "
-            "--replay-dead gives this host's dead messages a new life",
+            "nothing, its circuit let nothing through for too long; holdfast messages retry "
+            "msg_00000000000000000000000000000001 gives it a new life",
         ),
     ],
 )

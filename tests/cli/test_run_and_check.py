@@ -1,5 +1,6 @@
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,8 +18,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configs that the gateway was started with; it ends at once, with status 3."""
     configs: list[Config] = []
 
-    def start(config: Config) -> int:
+    def start(config: Config, load: Callable[[], Config]) -> int:
         configs.append(config)
+        assert load() == config
         return 3
 
     stand_in = ModuleType("holdfast.app")

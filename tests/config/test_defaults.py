@@ -20,7 +20,9 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "listen": {
         "ingest": Address("127.0.0.1", 8800),
         "status": Address("127.0.0.1", 8801),
+        "probe": None,
         "control": Path("/var/lib/holdfast/control.sock"),
+        "control_group": None,
     },
     "store": {"path": Path("/var/lib/holdfast"), "max_size": 4 * 2**30, "host_share": 0.5},
     "ingest": {
@@ -81,8 +83,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
 def test_no_config_at_all_gives_the_numbers_of_the_spec() -> None:
     assert dataclasses.asdict(build({})) == {
         section: {
-            key: dataclasses.asdict(value) if isinstance(value, Address) else value
-            for key, value in keys.items()
+            key: dataclasses.asdict(value) if isinstance(value, Address) else value for key, value in keys.items()
         }
         for section, keys in DEFAULTS.items()
     }

@@ -197,6 +197,4 @@ def test_a_malformed_file_is_one_fault_with_its_line(tmp_path: Path, content: st
 def test_an_unreadable_file(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
     assert load_error(path, {}) == [f"{path}: can't be read: No such file or directory"]
-    assert load_error(None, {"HOLDFAST_CONFIG": str(tmp_path)}) == [
-        f"{tmp_path}: can't be read: Is a directory"
-    ]
+    assert load_error(None, {"HOLDFAST_CONFIG": str(tmp_path)}) == [f"{tmp_path}: can't be read: Is a directory"]

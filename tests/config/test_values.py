@@ -12,8 +12,6 @@ from holdfast.config import Address, Config, ConfigError, Fault, build
 from holdfast.config.table import KEYS, ROUTE_KEYS
 
 LATER = [
-    ("listen.probe", "0.0.0.0:8802"),
-    ("listen.control_group", "ops"),
     ("store.url", "postgresql://db/holdfast"),
     ("store.spool", True),
     ("delivery.proxy", "http://proxy:3128"),
@@ -64,6 +62,9 @@ def route(**keys: object) -> dict[str, Any]:
         ("listen.ingest", "[::1]:8800", Address("::1", 8800)),
         ("listen.ingest", "localhost:0", Address("localhost", 0)),
         ("listen.status", "0.0.0.0:65535", Address("0.0.0.0", 65535)),
+        ("listen.probe", "0.0.0.0:8802", Address("0.0.0.0", 8802)),
+        ("listen.probe", "", None),
+        ("listen.control_group", "", None),
         ("store.max_size", "8MiB", 8 * 2**20),
         ("store.host_share", 1, 1.0),
         ("ingest.ack_status", 200, 200),
@@ -99,29 +100,18 @@ def test_taken(dotted: str, value: object, result: object) -> None:
 
 
 BAD: list[tuple[str, object]] = []
-BAD += [
-    ("listen.ingest", value) for value in ["", "8800", ":8800", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536"]
-]
-BAD += [
-    ("listen.ingest", value) for value in ["::1:8800", "[::1]", "[::1%1]:1", "127.1:8800", "0x7f.1:80", 8800]
-]
-BAD += [
-    ("listen.ingest", value)
-    for value in ["[localhost]:80", "a b:80", "127.0.0.1:+1", "127.0.0.1:٣", True, None]
-]
+BAD += [("listen.ingest", value) for value in ["", "8800", ":8800", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536"]]
+BAD += [("listen.ingest", value) for value in ["::1:8800", "[::1]", "[::1%1]:1", "127.1:8800", "0x7f.1:80", 8800]]
+BAD += [("listen.ingest", value) for value in ["[localhost]:80", "a b:80", "127.0.0.1:+1", "127.0.0.1:٣", True, None]]
+BAD += [("listen.probe", value) for value in ["8802", "0.0.0.0", 8802, True, None]]
+BAD += [("listen.control_group", value) for value in ["a b", "-a", "a/b", "a\n", 5, None]]
 BAD += [("store.max_size", value) for value in ["8388607B", "4 GiB", "4GB", 4096, "", True, ["4GiB"]]]
-BAD += [
-    ("store.host_share", value) for value in [0, 0.0, 1.01, -0.5, "0.5", True, float("nan"), float("inf")]
-]
+BAD += [("store.host_share", value) for value in [0, 0.0, 1.01, -0.5, "0.5", True, float("nan"), float("inf")]]
 BAD += [("ingest.max_headers", value) for value in [0, -1, 1.0, "100", True, None]]
 BAD += [("ingest.max_head", "1023B"), ("ingest.max_body", "0B"), ("ingest.head_timeout", "0s")]
 BAD += [("ingest.ack_status", value) for value in [203, 202.0, "202", True]]
-BAD += [
-    ("ingest.hosts", value) for value in ["holdfast", ["*"], ["a:80"], [""], [8800], ["a..b"], ["a."], ["-a"]]
-]
-BAD += [
-    ("ingest.proxy_hosts", value) for value in [["*a"], ["*."], ["a.*"], ["*.10.0.0.1"], ["**"], ["http://a"]]
-]
+BAD += [("ingest.hosts", value) for value in ["holdfast", ["*"], ["a:80"], [""], [8800], ["a..b"], ["a."], ["-a"]]]
+BAD += [("ingest.proxy_hosts", value) for value in [["*a"], ["*."], ["a.*"], ["*.10.0.0.1"], ["**"], ["http://a"]]]
 BAD += [("ingest.token_file", value) for value in [1, "a\0b", False]]
 BAD += [("retry.base", value) for value in ["0s", "5 parsecs", 84800, 0, 84.8, True, "", "-1s", [], {}]]
 BAD += [("retry.base", datetime.date(2026, 1, 1)), ("retry.expire_after", 5), ("retry.expire_after", "0s")]
@@ -135,8 +125,7 @@ BAD += [("delivery.rate_per_host", value) for value in [-1, float("inf"), True]]
 BAD += [("delivery.user_agent", value) for value in ["a\r\nb: c", " a", "ä", 1]]
 BAD += [("egress.allow_ports", value) for value in [443, "*", [0], [65536], ["443"], [True], [443.0]]]
 BAD += [
-    ("egress.allow", value)
-    for value in [["10.0.0.1/8"], ["10.0.0.0/33"], ["*"], ["127.1"], ["a/b"], ["fe80::1%1"]]
+    ("egress.allow", value) for value in [["10.0.0.1/8"], ["10.0.0.0/33"], ["*"], ["127.1"], ["a/b"], ["fe80::1%1"]]
 ]
 BAD += [("egress.deny", value) for value in [["2130706433"], ["0x7f000001"], [None], ["10.0.0.0/8 "]]]
 BAD += [("egress.allow_loopback", value) for value in [1, "true", None]]
@@ -158,14 +147,12 @@ def test_refused(dotted: str, value: object) -> None:
         (
             "retry.base",
             "5 parsecs",
-            'retry.base: "5 parsecs" is not a duration;'
-            ' allowed: a number with ms, s, m, h or d, such as "84800ms"',
+            'retry.base: "5 parsecs" is not a duration; allowed: a number with ms, s, m, h or d, such as "84800ms"',
         ),
         (
             "retry.base",
             84800,
-            "retry.base: 84800 is a number without a unit;"
-            ' allowed: a number with ms, s, m, h or d, such as "84800ms"',
+            'retry.base: 84800 is a number without a unit; allowed: a number with ms, s, m, h or d, such as "84800ms"',
         ),
         ("store.max_size", "1MiB", 'store.max_size: "1MiB" is too small; allowed: at least "8MiB"'),
         (
@@ -182,8 +169,7 @@ def test_refused(dotted: str, value: object) -> None:
         (
             "egress.allow",
             ["10.0.0.1/8"],
-            'egress.allow: "10.0.0.1/8" has address bits beyond its prefix;'
-            ' allowed: "10.0.0.0/8", or a single address',
+            'egress.allow: "10.0.0.1/8" has address bits beyond its prefix; allowed: "10.0.0.0/8", or a single address',
         ),
     ],
 )
@@ -223,9 +209,9 @@ def test_every_fault_is_reported_at_once() -> None:
 
 def test_per_host_fits_into_first_attempts() -> None:
     assert make({"delivery.per_host": 8, "delivery.first_attempts": 8}).delivery.per_host == 8
-    assert [
-        str(fault) for fault in faults_of(nest({"delivery.per_host": 9, "delivery.first_attempts": 8}))
-    ] == ["delivery.per_host: 9 is more than delivery.first_attempts; allowed: at most 8"]
+    assert [str(fault) for fault in faults_of(nest({"delivery.per_host": 9, "delivery.first_attempts": 8}))] == [
+        "delivery.per_host: 9 is more than delivery.first_attempts; allowed: at most 8"
+    ]
 
 
 def test_a_rule_rests_while_one_of_its_keys_is_bad() -> None:
@@ -277,16 +263,35 @@ def test_the_schedule_stays_within_a_century() -> None:
 def test_linger_fits_into_the_drain() -> None:
     assert make({"drain.linger": "25s"}).drain.linger == 25_000
     (fault,) = faults_of(nest({"drain.linger": "26s"}))
-    assert (
-        str(fault)
-        == 'drain.linger: "26s" is longer than drain.timeout, which ends it; allowed: at most "25s"'
-    )
+    assert str(fault) == 'drain.linger: "26s" is longer than drain.timeout, which ends it; allowed: at most "25s"'
 
 
 def test_the_control_socket_has_a_path_that_the_kernel_takes() -> None:
     assert len(str(make({"listen.control": "/" + "a" * 106}).listen.control)) == 107
     (fault,) = faults_of(nest({"store.path": "/" + "a" * 100}))
     assert fault.key == "listen.control"
+
+
+@pytest.mark.parametrize(
+    ("probe", "taken_by"),
+    [("127.0.0.1:8800", "listen.ingest"), ("0.0.0.0:8801", "listen.status"), ("127.0.0.1:8802", None)],
+)
+def test_the_probe_listener_has_an_address_of_its_own(probe: str, taken_by: str | None) -> None:
+    if taken_by is None:
+        assert make({"listen.probe": probe}).listen.probe == Address("127.0.0.1", 8802)
+        return
+    (fault,) = faults_of(nest({"listen.probe": probe}))
+    assert fault.key == "listen.probe"
+    assert taken_by in fault.problem
+
+
+@pytest.mark.parametrize("group", ["ops", "1234", "domain.users@example"])
+def test_the_socket_of_a_group_lies_outside_the_store(group: str) -> None:
+    outside = {"listen.control_group": group, "listen.control": "/run/holdfast/control.sock"}
+    assert make(outside).listen.control_group == group
+    for control in ("", "/var/lib/holdfast/x/control.sock"):
+        (fault,) = faults_of(nest({"listen.control_group": group, "listen.control": control}))
+        assert fault.key == "listen.control_group"
 
 
 def test_no_place_for_the_store() -> None:
@@ -390,14 +395,8 @@ def test_route_headers_timeout_and_rate() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [
-        {name: "secret"}
-        for name in ["Host", "content-length", "Transfer-Encoding", "connection", "TE", "upgrade"]
-    ]
-    + [
-        {name: "secret"}
-        for name in ["Holdfast-Delay", "proxy-authorization", "webhook-id", "", "a b", "a:", "ä"]
-    ]
+    [{name: "secret"} for name in ["Host", "content-length", "Transfer-Encoding", "connection", "TE", "upgrade"]]
+    + [{name: "secret"} for name in ["Holdfast-Delay", "proxy-authorization", "webhook-id", "", "a b", "a:", "ä"]]
     + [{"x": value} for value in ["a\r\nsecret: 1", "a\nb", "a\0b", " a", "a ", "ä", "\x7f", 5, None, ["a"]]]
     + [{"x-a": "1", "X-A": "2"}, "x: y", ["x"]],
 )

@@ -220,6 +220,11 @@ def test_draining_without_exiting(call: Caller) -> None:
     call("POST", "/v1/drain", body={"cancel": 1})
 
 
+def test_reloading(call: Caller) -> None:
+    assert call("POST", "/v1/reload") == {"changed": [], "needs_restart": []}
+    call("POST", "/v1/reload", body={"now": True})
+
+
 def test_what_is_described_is_valid_openapi() -> None:
     for schema in DESCRIPTION["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -268,3 +269,22 @@ def test_one_host_can_not_use_up_the_store(tmp_path: Path, receiver: Receiver) -
         assert gateway.post(f"{receiver.url}/other").status_code == 202
         receiver.wait_for_one()
     dead_end.close()
+
+
+def test_a_url_as_circuit_shows_its_path_only_on_the_control_socket(tmp_path: Path, receiver: Receiver) -> None:
+    with running(tmp_path / "store", circuit__scope="url") as gateway:
+        for path in ("/secret/one", "/secret/two", "/secret/three"):
+            deliver_one(gateway, receiver, path)
+        keys, after = [], ""
+        while True:
+            page = gateway.get(f"/circuits?limit=1&after={quote(after)}")
+            assert "secret" not in page.text
+            keys += [circuit["host"] for circuit in page.json()["circuits"]]
+            if page.json()["next"] is None:
+                break
+            after = page.json()["next"]
+        assert len(set(keys)) == 3
+        assert gateway.get(f"/circuits/{quote(keys[0], safe='')}").json()["host"] == keys[0]
+        inside = gateway.call("GET", "/v1/circuits").json()["circuits"]
+        assert f"{receiver.url}/secret/one" in {circuit["host"] for circuit in inside}
+        assert "secret" not in gateway.log.read_text()

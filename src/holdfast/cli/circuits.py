@@ -1,19 +1,18 @@
-"""`holdfast circuits` and `holdfast unfreeze`: the hosts that are sent to, and letting one be sent to again."""
+"""`holdfast circuits`: the hosts that are sent to, how each is doing, and why."""
 
 import json
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 
-from holdfast.cli.gateway import Document, Gateway, segment
-from holdfast.cli.parsing import add_control, command_parser
+from holdfast.cli.gateway import PAGE, Document, Gateway, segment
+from holdfast.cli.parsing import add_control, add_watch, command_parser
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import Table, clean, colour_wanted, count, facts, painted
 from holdfast.cli.times import absolute, relative, wall_clock
+from holdfast.cli.watching import show
 
 STATES = ("enabled", "disabled", "frozen")
-
-# Replaying a host's dead letters goes through all of them before it is answered.
-REPLAY_PATIENCE = 600.0
 
 _HEADINGS = ("STATE", "SINCE", "WHY", "WAITING", "DEAD", "FAILED", "PROBE", "HOST")
 _RIGHT = ("WAITING", "DEAD", "FAILED")
@@ -30,31 +29,42 @@ def circuits(arguments: list[str]) -> int:
     parser = command_parser("circuits")
     parser.add_argument("host", nargs="?", metavar="HOST", help="show only this one, at length")
     parser.add_argument("--state", choices=STATES, help="list only circuits in this state")
+    add_watch(parser)
     add_control(parser)
     options = parser.parse_args(arguments)
     if options.host is not None and options.state:
         parser.error("--state goes with the list, not with a HOST")
     with Gateway(control_socket(options.socket, options.config)) as gateway:
-        if options.host is None:
-            _list(gateway, options.state, options.json)
+        if options.host is not None:
+            show(lambda: _one(gateway, options.host, options.json), watch=options.watch, as_json=options.json)
+        elif options.watch:
+            show(lambda: _watched(gateway, options.state, options.json), watch=True, as_json=options.json)
         else:
-            document = gateway.get(f"/v1/circuits/{segment(options.host)}")
-            lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
-            print("\n".join(lines))
+            for lines in _pages(gateway, options.state, options.json):
+                print("\n".join(lines), flush=True)
     return 0
 
 
-def _list(gateway: Gateway, state: str | None, as_json: bool) -> None:
+def _one(gateway: Gateway, host: str, as_json: bool) -> list[str]:
+    document = gateway.get(f"/v1/circuits/{segment(host)}")
+    return [json.dumps(document)] if as_json else render(document, wall_clock(), colour_wanted())
+
+
+def _watched(gateway: Gateway, state: str | None, as_json: bool) -> list[str]:
+    """All of the list, but no more of it than a screen may show: it is asked for every 2 s."""
+    limit = PAGE if sys.stdout.isatty() and not as_json else None
+    return [line for lines in _pages(gateway, state, as_json, limit) for line in lines]
+
+
+def _pages(gateway: Gateway, state: str | None, as_json: bool, limit: int | None = None) -> Iterator[list[str]]:
     table = Table(_HEADINGS, right=_RIGHT, colour=colour_wanted())
     found = False
-    for page in gateway.pages("circuits", {"state": state}):
-        if not page:
-            continue
-        found = True
-        lines = map(json.dumps, page) if as_json else table.lines(row(each, wall_clock()) for each in page)
-        print("\n".join(lines), flush=True)
+    for page in gateway.pages("circuits", {"state": state}, limit):
+        if page:
+            found = True
+            yield [*map(json.dumps, page)] if as_json else table.lines(row(each, wall_clock()) for each in page)
     if not found and not as_json:
-        print(f"no {state} circuits" if state else "no circuits yet")
+        yield [f"no {state} circuits" if state else "no circuits yet"]
 
 
 def row(circuit: Document, now: datetime) -> list[str]:
@@ -100,40 +110,3 @@ def _sends(circuit: Document, now: datetime) -> str:
         return f"nothing, until: holdfast unfreeze {circuit['host']}"
     probe = circuit["next_probe_at"]
     return f"one probe at a time, the next {relative(probe, now)}" if probe else "one probe at a time"
-
-
-def unfreeze(arguments: list[str]) -> int:
-    parser = command_parser("unfreeze")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("host", nargs="?", metavar="HOST", help="a circuit's key, or a host without its port")
-    which.add_argument("--all", action="store_true", help="every frozen circuit")
-    parser.add_argument("--replay-dead", action="store_true", help="give its dead messages a new life too")
-    add_control(parser)
-    options = parser.parse_args(arguments)
-    body = {"replay_dead": True} if options.replay_dead else {}
-    with Gateway(control_socket(options.socket, options.config)) as gateway:
-        hosts = _frozen(gateway) if options.all else iter([options.host])
-        found = False
-        for host in hosts:
-            found = True
-            answer = gateway.post(f"/v1/circuits/{segment(host)}/unfreeze", body, REPLAY_PATIENCE)
-            print(json.dumps(answer) if options.json else clean(render_unfreeze(answer)))
-    if not found and not options.json:
-        print("no frozen circuits")
-    return 0
-
-
-def _frozen(gateway: Gateway) -> Iterator[str]:
-    """Keys only grow from page to page, so unfreezing those of one page hides none of the next."""
-    for page in gateway.pages("circuits", {"state": "frozen"}):
-        yield from (circuit["host"] for circuit in page)
-
-
-def render_unfreeze(answer: Document) -> str:
-    circuit = answer["circuit"]
-    parts = [f"{circuit['host']} {'is enabled again' if answer['changed'] else 'was enabled already'}"]
-    if answer["replayed"]:
-        parts.append(f"{count(answer['replayed'], 'dead message')} replayed")
-    if circuit["waiting"]:
-        parts.append(f"{count(circuit['waiting'], 'message')} waiting")
-    return "; ".join(parts)

@@ -17,6 +17,11 @@ COMMANDS = {
         "holdfast run --config /etc/holdfast.toml",
         "holdfast run --store ./data --set log.format=text",
     ),
+    "demo": Command(
+        "demo:demo",
+        "watch a message and a circuit live through days in a minute",
+        "holdfast demo",
+    ),
     "check": Command(
         "check:check",
         "check a config and show what it comes to",
@@ -26,6 +31,7 @@ COMMANDS = {
         "status:status",
         "show how the gateway is doing",
         "holdfast status",
+        "holdfast status --watch",
     ),
     "circuits": Command(
         "circuits:circuits",
@@ -33,17 +39,50 @@ COMMANDS = {
         "holdfast circuits --state frozen",
         "holdfast circuits hooks.example.com",
     ),
+    "freeze": Command(
+        "switching:freeze",
+        "send nothing to a host until it is unfrozen",
+        "holdfast freeze hooks.example.com",
+        "holdfast freeze not-seen-yet.example.com:443",
+    ),
     "unfreeze": Command(
-        "circuits:unfreeze",
+        "switching:unfreeze",
         "send to a frozen or disabled host again",
         "holdfast unfreeze hooks.example.com --replay-dead",
         "holdfast unfreeze --all",
     ),
+    "probe": Command(
+        "switching:probe",
+        "try a disabled host now",
+        "holdfast probe hooks.example.com",
+    ),
     "messages": Command(
         "messages:messages",
-        "list messages, or show one with its attempts",
-        "holdfast messages list --state dead --host hooks.example.com",
+        "list messages, or show, retry or drop them",
+        "holdfast messages list --state retrying --host hooks.example.com",
         "holdfast messages show msg_019b76da9c8000000000000000000001",
+    ),
+    "why": Command(
+        "why:why",
+        "say what a message waits for",
+        "holdfast why msg_019b76da9c8000000000000000000001",
+    ),
+    "dead": Command(
+        "dead:dead",
+        "list, replay, drop or export dead messages",
+        "holdfast dead replay --host hooks.example.com --since 2h",
+        "holdfast dead export dead.jsonl",
+    ),
+    "tail": Command(
+        "tail:tail",
+        "show what happens, live",
+        "holdfast tail",
+    ),
+    "drain": Command(
+        "drain:drain",
+        "let the gateway finish what is due, as before a stop",
+        "holdfast drain --wait",
+        "holdfast drain --cancel",
     ),
     "send": Command(
         "send:send",
@@ -54,5 +93,34 @@ COMMANDS = {
         "health:health",
         "exit with 0 if the gateway is healthy, else with 1",
         "holdfast health --status 127.0.0.1:8801",
+    ),
+    "fsck": Command(
+        "offline:fsck",
+        "check a stopped store, and mend it",
+        "holdfast fsck",
+        "holdfast fsck --repair",
+    ),
+    "export": Command(
+        "offline:export",
+        "write a stopped store as JSON lines, with nothing redacted",
+        "holdfast export backup.jsonl",
+        "holdfast export - | gzip > backup.jsonl.gz",
+    ),
+    "import": Command(
+        "offline:take",
+        "read an export into a stopped or new store",
+        "holdfast import backup.jsonl",
+        "gunzip < backup.jsonl.gz | holdfast import -",
+    ),
+    "compact": Command(
+        "offline:compact",
+        "rewrite a stopped store's file without free pages",
+        "holdfast compact",
+    ),
+    "completions": Command(
+        "completions:completions",
+        "print what makes a shell complete these commands",
+        "holdfast completions fish > ~/.config/fish/completions/holdfast.fish",
+        "source <(holdfast completions bash)",
     ),
 }

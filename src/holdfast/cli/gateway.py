@@ -30,8 +30,16 @@ class Gateway:
     def get(self, path: str) -> Document:
         return self._document("GET", path)
 
-    def post(self, path: str, body: Document, patience: float = ANSWER_PATIENCE) -> Document:
+    def post(self, path: str, body: Document, patience: float | None = ANSWER_PATIENCE) -> Document:
+        """`patience` in seconds; None to wait for as long as the gateway takes."""
         return self._document("POST", path, json.dumps(body).encode(), patience)
+
+    def delete(self, path: str) -> Document:
+        return self._document("DELETE", path)
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        """A stream of JSON, one document a line, as they come."""
+        return self._peer.lines(path)
 
     def pages(
         self, collection: str, query: Mapping[str, str | None], limit: int | None = None
@@ -50,7 +58,9 @@ class Gateway:
                 return
             wanted["after"] = document["next"]
 
-    def _document(self, method: str, path: str, content: bytes = b"", patience: float = ANSWER_PATIENCE) -> Document:
+    def _document(
+        self, method: str, path: str, content: bytes = b"", patience: float | None = ANSWER_PATIENCE
+    ) -> Document:
         headers = [(b"accept", b"application/json")]
         if content:
             headers.append((b"content-type", b"application/json"))

@@ -90,7 +90,7 @@ def _unknown(word: str) -> str:
 def _help_text() -> str:
     width = max(map(len, COMMANDS))
     commands = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    examples = [f"  {example}" for command in COMMANDS.values() for example in command.examples]
+    examples = [f"  {command.examples[0]}" for command in COMMANDS.values()]
     return "\n".join(
         [
             "usage: holdfast COMMAND [options]",

@@ -1,12 +1,13 @@
-"""`holdfast messages`: what was accepted, where it stands, and what was tried."""
+"""`holdfast messages`: what was accepted, where it stands, and what was tried; message_actions.py acts on it."""
 
 import argparse
 import json
 from datetime import datetime
 from typing import Any
 
+from holdfast.cli import message_actions as actions
 from holdfast.cli.gateway import Document, Gateway, segment
-from holdfast.cli.parsing import add_action, add_control, command_parser, positive
+from holdfast.cli.parsing import Parser, add_action, add_control, command_parser, name, positive
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import Table, clean, colour_wanted, facts, human_size, painted, shortened
 from holdfast.cli.times import absolute, parse_moment, relative, took, wall_clock
@@ -24,32 +25,50 @@ _DEAD_REASONS = {
 def messages(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     with Gateway(control_socket(options.socket, options.config)) as gateway:
-        if options.action == "list":
-            _list(gateway, options)
-        else:
-            document = gateway.get(f"/v1/messages/{segment(options.id)}")
-            lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
-            print("\n".join(lines))
+        options.act(gateway, options)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = command_parser("messages")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
-    listing = add_action(actions, "list", "list messages", "holdfast messages list --state dead --limit 20")
+    words = parser.add_subparsers(required=True, metavar="list|show|retry|drop")
+    listing = add_action(words, "list", "list messages", "holdfast messages list --state dead --limit 20")
     listing.add_argument("--state", choices=[state.value for state in State], help="only those in this state")
-    listing.add_argument("--host", metavar="HOST", help="only those to this host")
+    listing.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
     listing.add_argument("--limit", metavar="N", type=positive, help="at most this many (default: all)")
-    add_control(listing)
     showing = add_action(
-        actions,
+        words,
         "show",
         "show one message, its attempts, and what comes next",
         "holdfast messages show msg_019b76da9c8000000000000000000001",
     )
-    showing.add_argument("id", metavar="ID", help="the id that ingest answered with")
-    add_control(showing)
+    retrying = add_action(
+        words,
+        "retry",
+        "make a waiting message due now, or give a dead one a new life",
+        "holdfast messages retry msg_019b76da9c8000000000000000000001",
+    )
+    for one in (showing, retrying):
+        one.add_argument("id", metavar="ID", type=name, help="the id that ingest answered with")
+    dropping = add_action(
+        words,
+        "drop",
+        "drop one message for good, or many",
+        "holdfast messages drop msg_019b76da9c8000000000000000000001",
+        "holdfast messages drop --host hooks.example.com --before 2h --state held",
+    )
+    actions.add_drop(dropping)
+    does = {listing: _list, showing: _show, retrying: actions.retry, dropping: actions.drop}
+    for word, act in does.items():
+        word.set_defaults(act=act)
+        add_control(word)
     return parser
+
+
+def _show(gateway: Gateway, options: argparse.Namespace) -> None:
+    document = gateway.get(f"/v1/messages/{segment(options.id)}")
+    lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
+    print("\n".join(lines))
 
 
 def _list(gateway: Gateway, options: argparse.Namespace) -> None:
@@ -145,16 +164,16 @@ def _detail(attempt: Document) -> str:
 
 def upcoming(message: Document, now: datetime) -> str:
     """What comes next for this message, by its state."""
-    state, host, due = message["state"], message["host"], message["next_attempt_at"]
+    state, due = message["state"], message["next_attempt_at"]
     if state == State.DELIVERED:
         return "nothing, it was delivered"
     if state == State.DEAD:
         why = _DEAD_REASONS.get(message["dead_reason"], message["dead_reason"])
-        return f"nothing, {why}; holdfast unfreeze {host} --replay-dead gives this host's dead messages a new life"
+        return f"nothing, {why}; holdfast messages retry {message['id']} gives it a new life"
     if state == State.IN_FLIGHT:
         return "an attempt is under way"
     if state == State.HELD:
-        return f"it waits for its circuit, see: holdfast circuits {host}"
+        return f"it waits for its circuit, see: holdfast circuits {message['host']}"
     which = f"retry {message['retry'] + 1}" if state == State.RETRYING else "the first attempt"
     if due is None:
         return f"{which}, as soon as its host has room"

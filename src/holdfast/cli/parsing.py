@@ -4,12 +4,30 @@ import argparse
 
 from holdfast.cli.commands import COMMANDS
 
+DESCRIBE = ["--describe"]
+"""Given this very list as its arguments, a command hands over its parser instead of doing anything."""
+
 _WIDTH = 100
 
 
-def command_parser(name: str) -> argparse.ArgumentParser:
+class Described(Exception):
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Every command parses its arguments before anything else, so here is where one is asked what it takes."""
+
+    def parse_args(self, args: list[str], namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
+        if args is DESCRIBE:
+            raise Described(self)
+        return super().parse_args(args, namespace)
+
+
+def command_parser(name: str) -> Parser:
     command = COMMANDS[name]
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"holdfast {name}",
         description=_sentence(command.summary),
         epilog=_epilog(*command.examples),
@@ -19,15 +37,13 @@ def command_parser(name: str) -> argparse.ArgumentParser:
     )
 
 
-def add_action(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, example: str
-) -> argparse.ArgumentParser:
+def add_action(actions: "argparse._SubParsersAction[Parser]", name: str, summary: str, *examples: str) -> Parser:
     """The parser of a command's second word."""
     return actions.add_parser(
         name,
         help=summary,
         description=_sentence(summary),
-        epilog=_epilog(example),
+        epilog=_epilog(*examples),
         formatter_class=_formatter,
         allow_abbrev=False,
     )
@@ -46,6 +62,17 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.add_argument("--socket", metavar="PATH", help="the control socket (default: listen.control of the config)")
     add_config(parser)
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--watch", action="store_true", help="show it again every 2 s, until Ctrl-C")
+
+
+def name(text: str) -> str:
+    """A host or an id, as argparse's `type`. An empty one (a variable of a script, not set) must not mean "all"."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def positive(text: str) -> int:

@@ -1,6 +1,7 @@
 """One HTTP exchange with a gateway, or a Failure that says in one line why there was none."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 import httpx
@@ -32,20 +33,62 @@ class Peer:
         self._client.close()
 
     def exchange(
-        self, method: str, path: str, headers: Headers = (), content: bytes = b"", patience: float = ANSWER_PATIENCE
+        self,
+        method: str,
+        path: str,
+        headers: Headers = (),
+        content: bytes = b"",
+        patience: float | None = ANSWER_PATIENCE,
     ) -> httpx.Response:
         """A 2xx answer. The request has these headers and no others: a webhook's go on to its receiver."""
-        timeout = httpx.Timeout(patience, connect=CONNECT_PATIENCE)
-        request = httpx.Request(
-            method, self._base + path, headers=list(headers), content=content, extensions={"timeout": timeout.as_dict()}
-        )
-        try:
-            response = self._client.send(request)
-        except httpx.TransportError as error:
-            raise Failure(self._trouble(error, patience)) from error
+        with self._trouble_told(patience):
+            response = self._client.send(self._request(method, path, headers, content, patience))
         if not response.is_success:
             raise self._refusal(response)
         return response
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        """The lines of a 2xx answer as they come, however long the next one takes."""
+        request = self._request("GET", path, (), b"", None)
+        with self._trouble_told(None):
+            response = self._client.send(request, stream=True)
+        try:
+            if not response.is_success:
+                with self._trouble_told(None):
+                    response.read()
+                raise self._refusal(response)
+            yield from self._split(response)
+        finally:
+            response.close()
+
+    def _split(self, response: httpx.Response) -> Iterator[bytes]:
+        rest: list[bytes] = []
+        try:
+            for piece in response.iter_bytes():
+                first, *more = piece.split(b"\n")
+                rest.append(first)
+                for each in more:
+                    yield b"".join(rest)
+                    rest = [each]
+        except httpx.TransportError as error:
+            raise Failure(
+                f"the gateway on {self._where} broke off: it stopped, or nobody read here for too long"
+            ) from error
+
+    def _request(
+        self, method: str, path: str, headers: Headers, content: bytes, patience: float | None
+    ) -> httpx.Request:
+        timeout = httpx.Timeout(patience, connect=CONNECT_PATIENCE)
+        return httpx.Request(
+            method, self._base + path, headers=list(headers), content=content, extensions={"timeout": timeout.as_dict()}
+        )
+
+    @contextmanager
+    def _trouble_told(self, patience: float | None) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise Failure(self._trouble(error, patience)) from error
 
     def stranger(self) -> Failure:
         return Failure(f"what listens on {self._where} does not answer like a holdfast gateway")
@@ -62,11 +105,11 @@ class Peer:
         is_told = all(candidate in detail for candidate in candidates)
         return Failure(detail) if is_told else Failure(detail, *(f"  {candidate}" for candidate in candidates))
 
-    def _trouble(self, error: httpx.TransportError, patience: float) -> str:
+    def _trouble(self, error: httpx.TransportError, patience: float | None) -> str:
         cause = next((each for each in _causes(error) if isinstance(each, OSError)), None)
         if isinstance(error, httpx.ConnectTimeout):
             return f"no gateway is running: no answer from {self._where} within {CONNECT_PATIENCE:.0f} s"
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, httpx.TimeoutException) and patience is not None:
             return f"the gateway on {self._where} did not answer within {patience:.0f} s"
         if isinstance(cause, FileNotFoundError):
             return f"no gateway is running: there is no socket {self._where}"

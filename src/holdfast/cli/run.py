@@ -1,9 +1,12 @@
 """`holdfast run`: the gateway itself."""
 
 import argparse
+import os
+from functools import partial
 
 from holdfast.cli.parsing import add_config, command_parser
 from holdfast.cli.settings import load_config
+from holdfast.config import load
 
 _FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.status"}
 
@@ -14,7 +17,7 @@ def run(arguments: list[str]) -> int:
     # After the config: the gateway's imports take longer than finding a fault.
     from holdfast.app import main
 
-    return main(config)
+    return main(config, partial(load, options.config, os.environ, flags_of(options)))
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, str]:

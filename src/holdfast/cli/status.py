@@ -5,23 +5,28 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.cli.gateway import Document, Gateway
-from holdfast.cli.parsing import add_control, command_parser
+from holdfast.cli.parsing import add_control, add_watch, command_parser
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import colour_wanted, facts, human_size, painted
 from holdfast.cli.times import relative, wall_clock
+from holdfast.cli.watching import show
 
 _DEGRADED = {"store_full": "the store is full: new webhooks are refused with 507 until there is room"}
 
 
 def status(arguments: list[str]) -> int:
     parser = command_parser("status")
+    add_watch(parser)
     add_control(parser)
     options = parser.parse_args(arguments)
     with Gateway(control_socket(options.socket, options.config)) as gateway:
-        document = gateway.get("/v1/status")
-    lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
-    print("\n".join(lines))
+        show(lambda: _view(gateway, options.json), watch=options.watch, as_json=options.json)
     return 0
+
+
+def _view(gateway: Gateway, as_json: bool) -> list[str]:
+    document = gateway.get("/v1/status")
+    return [json.dumps(document)] if as_json else render(document, wall_clock(), colour_wanted())
 
 
 def render(document: Document, now: datetime, colour: bool = False) -> list[str]:

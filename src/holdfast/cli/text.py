@@ -22,6 +22,12 @@ _COLOURS = {
     "not healthy": "31",
     "frozen": "31",
     "dead": "31",
+    "attempt_failed": "33",
+    "circuit_changed": "33",
+    "messages_dropped": "33",
+    "message_dead": "31",
+    "messages_expired": "31",
+    "events_lost": "31",
 }
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -1,10 +1,19 @@
 """Moments and durations for people. The time now comes in as an argument; only a command's outermost function asks."""
 
+import re
 from datetime import UTC, datetime, timedelta
+
+from holdfast.core.times import rfc3339
 
 NEVER = "-"
 
+When = datetime | timedelta
+"""A moment as people name one: itself, or how long ago it was."""
+
 _SECOND, _MINUTE, _HOUR, _DAY = 1, 60, 3_600, 86_400
+_AGO = re.compile(r"([0-9]{1,5})([smhd])")
+_UNITS = {"s": _SECOND, "m": _MINUTE, "h": _HOUR, "d": _DAY}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def wall_clock() -> datetime:
@@ -15,6 +24,25 @@ def wall_clock() -> datetime:
 def parse_moment(text: str) -> datetime:
     """A moment as the gateway writes it: RFC 3339."""
     return datetime.fromisoformat(text)
+
+
+def parse_when(text: str) -> When:
+    """RFC 3339 (UTC if it names no zone), or such as "30m" for that long ago; ValueError if it is neither."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def resolved(when: When, now: datetime) -> datetime:
+    """The moment itself; nothing happened before 1970."""
+    return max(now - when if isinstance(when, timedelta) else when, _EPOCH)
+
+
+def spelled_out(moment: datetime) -> str:
+    """A moment as the gateway reads it."""
+    return rfc3339(int(moment.timestamp() * 1000))
 
 
 def relative(text: str | None, now: datetime) -> str:

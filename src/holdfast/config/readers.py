@@ -14,6 +14,7 @@ from pathlib import Path
 
 from holdfast.config import hosts
 from holdfast.config.faults import BadValue, show
+from holdfast.config.tree import Address
 from holdfast.config.units import (
     DURATION_ALLOWED,
     SIZE_ALLOWED,
@@ -195,6 +196,23 @@ def _read_path(value: object) -> Path | None:
     return Path(text) if text else None
 
 
+def _read_address(value: object) -> Address:
+    return hosts.listen_address(_text(value, hosts.ADDRESS_ALLOWED))
+
+
+def _read_optional_address(value: object) -> Address | None:
+    return None if value == "" else _read_address(value)
+
+
+def _read_group(value: object) -> str | None:
+    allowed = 'a group\'s name or number, such as "ops"'
+    text = _text(value, allowed)
+    # What useradd and directory services take; whether there is such a group is known only where it is used.
+    if text and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", text):
+        raise BadValue((f"{show(text)} is not a group", allowed))
+    return text or None
+
+
 def _read_user_agent(value: object) -> str | None:
     allowed = 'visible ASCII, such as "shop-webhooks/2.1"'
     text = _text(value, allowed)
@@ -211,7 +229,9 @@ def _read_headers(value: object) -> tuple[tuple[str, str], ...]:
 
 BOOLEAN = Reader(_read_boolean, toml_value)
 PATH = Reader(_read_path)
-ADDRESS = Reader(lambda value: hosts.listen_address(_text(value, hosts.ADDRESS_ALLOWED)))
+ADDRESS = Reader(_read_address)
+OPTIONAL_ADDRESS = Reader(_read_optional_address)
+GROUP = Reader(_read_group)
 HOSTS = many(hosts.host_name, hosts.HOST_ALLOWED)
 PATTERNS = many(hosts.host_pattern, hosts.PATTERN_ALLOWED)
 NETWORKS = many(hosts.network_or_pattern, hosts.NETWORK_ALLOWED)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.config.faults import Fault
+from holdfast.config.faults import Fault, show
 from holdfast.config.hosts import is_loopback
-from holdfast.config.tree import Config
+from holdfast.config.tree import Address, Config
 from holdfast.config.units import DURATIONS, LONGEST_DURATION, format_duration
 
 # What the kernel's sockaddr_un holds, less the closing NUL.
@@ -35,13 +35,21 @@ def _lanes_fit(config: Config) -> Fault | None:
     return Fault("delivery.per_host", problem, f"at most {delivery.first_attempts}")
 
 
-def _listeners_apart(config: Config) -> Fault | None:
-    ingest, status = config.listen.ingest, config.listen.status
-    same_family = (":" in ingest.host) == (":" in status.host)
-    covered = same_family and (ingest.host in _ANY_HOST or status.host in _ANY_HOST)
-    if ingest.port == 0 or ingest.port != status.port or not (covered or ingest.host == status.host):
-        return None
-    return Fault("listen.status", f"{status} is taken by listen.ingest, {ingest}", "another port")
+def _listeners_apart(first: str, second: str) -> Rule:
+    def check(config: Config) -> Fault | None:
+        one: Address | None = getattr(config.listen, first)
+        other: Address | None = getattr(config.listen, second)
+        if one is None or other is None or not _collide(one, other):
+            return None
+        return Fault(f"listen.{second}", f"{other} is taken by listen.{first}, {one}", "another port")
+
+    return Rule((f"listen.{first}", f"listen.{second}"), check)
+
+
+def _collide(one: Address, other: Address) -> bool:
+    same_family = (":" in one.host) == (":" in other.host)
+    covered = same_family and (one.host in _ANY_HOST or other.host in _ANY_HOST)
+    return one.port != 0 and one.port == other.port and (covered or one.host == other.host)
 
 
 def _token_beyond_loopback(config: Config) -> Fault | None:
@@ -78,10 +86,22 @@ def _socket_path_fits(config: Config) -> Fault | None:
     return Fault("listen.control", problem, f"at most {_LONGEST_SOCKET_PATH} bytes")
 
 
+def _group_can_reach_the_socket(config: Config) -> Fault | None:
+    """The store's folder is its owner's alone, and stays so."""
+    listen, store = config.listen, config.store.path
+    if listen.control_group is None or not listen.control.is_relative_to(store):
+        return None
+    problem = f"{show(listen.control_group)} can't reach {listen.control}, in the folder of the store"
+    return Fault("listen.control_group", problem, 'with listen.control elsewhere, such as "/run/holdfast/control.sock"')
+
+
 RULES = (
-    Rule(("listen.ingest", "listen.status"), _listeners_apart),
+    _listeners_apart("ingest", "status"),
+    _listeners_apart("ingest", "probe"),
+    _listeners_apart("status", "probe"),
     Rule(("listen.ingest", "ingest.token_file"), _token_beyond_loopback),
     Rule(("listen.control", "store.path"), _socket_path_fits),
+    Rule(("listen.control_group", "listen.control", "store.path"), _group_can_reach_the_socket),
     Rule(("retry.base", "retry.max_retries"), _schedule_bounded),
     Rule(("delivery.per_host", "delivery.first_attempts"), _lanes_fit),
     Rule(("drain.timeout", "drain.linger"), _linger_fits),

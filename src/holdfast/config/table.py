@@ -13,9 +13,11 @@ from holdfast.config import tree
 from holdfast.config.readers import (
     ADDRESS,
     BOOLEAN,
+    GROUP,
     HEADERS,
     HOSTS,
     NETWORKS,
+    OPTIONAL_ADDRESS,
     PATH,
     PATTERNS,
     PORTS,
@@ -67,9 +69,9 @@ SECTIONS: dict[str, Callable[..., object]] = {
 KEYS = (
     Key("listen", "ingest", ADDRESS, "127.0.0.1:8800"),
     Key("listen", "status", ADDRESS, "127.0.0.1:8801"),
-    later("listen", "probe", ""),
+    Key("listen", "probe", OPTIONAL_ADDRESS, ""),
     Key("listen", "control", PATH, ""),
-    later("listen", "control_group", ""),
+    Key("listen", "control_group", GROUP, ""),
     Key("store", "path", PATH, ""),
     Key("store", "max_size", size("8MiB"), "4GiB"),
     Key("store", "host_share", number(1, above_zero=True), 0.5),

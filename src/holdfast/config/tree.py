@@ -27,7 +27,9 @@ class Address:
 class Listen:
     ingest: Address
     status: Address
+    probe: Address | None  # None: there is none
     control: Path
+    control_group: str | None  # a group's name or number; None: the socket is for its owner alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,7 @@ class Message:
     @property
     def masked_target(self) -> str:
         """The target as it may be shown anywhere: webhook URLs are often secrets, so the path is only a digest."""
-        digest = hashlib.blake2b(self.path, digest_size=4).hexdigest()
-        return f"{self.scheme}://{self.authority}/#{digest}"
+        return f"{self.scheme}://{self.authority}/#{_short_digest(self.path)}"
 
 
 class Entry(NamedTuple):
@@ -155,6 +154,19 @@ def lane_name(circuit_key: str) -> str:
         return circuit_key
     digest = hashlib.blake2b(circuit_key.encode(), digest_size=16).hexdigest()
     return circuit_key.encode()[: LANE_NAME_LIMIT - 40].decode(errors="ignore") + "#" + digest
+
+
+def masked_lane(lane: str) -> str:
+    """A lane's name as it may be shown anywhere: of a URL only scheme, host and a digest of the path."""
+    scheme, separator, rest = lane.partition("://")
+    if not separator:
+        return lane
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority}/#{_short_digest((slash + path).encode())}"
+
+
+def _short_digest(path: bytes) -> str:
+    return hashlib.blake2b(path, digest_size=4).hexdigest()
 
 
 def id_text(id: MessageId) -> str:

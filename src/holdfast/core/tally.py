@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.core.series import Series
 
@@ -11,8 +12,16 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 OPERATIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
+class Distribution(NamedTuple):
+    """A histogram at one moment. `counts` has one more than `bounds`: what is above the last of them."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
 class Histogram:
-    """Counts of values by upper bound, their sum and their number."""
+    """Counts of values by upper bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -24,6 +33,9 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def snapshot(self) -> Distribution:
+        return Distribution(tuple(self.bounds), tuple(self.counts), self.total)
 
 
 @dataclass(slots=True)
@@ -41,6 +53,7 @@ class Tally:
     trips: Counter[str] = field(default_factory=Counter)
     evicted: int = 0
     broken_records: int = 0
+    control_refused: int = 0
     ack_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     commit_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     group_operations: Histogram = field(default_factory=lambda: Histogram(OPERATIONS))

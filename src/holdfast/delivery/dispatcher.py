@@ -46,7 +46,7 @@ class Dispatcher:
         self._courier = courier
         self._settling = settling
         self._clock = clock
-        self._reader = LaneReader(store, roster, clock, settling.news)
+        self._reader = LaneReader(store, roster, clock, settling.tally, settling.news)
         self._agenda = AgendaKeeper(store, roster)
         self._called = trio.Event()
         self._quiet = trio.Event()

@@ -9,6 +9,7 @@ import logging
 from holdfast.clock import Clock
 from holdfast.core.lane import LOW_WATER, Lane
 from holdfast.core.message import Entry, Message, MessageId, id_text
+from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.news import News
 from holdfast.store.port import Ask, Store, View
@@ -18,10 +19,11 @@ ENTRIES_A_READ = 64
 
 
 class LaneReader:
-    def __init__(self, store: Store, roster: Roster, clock: Clock, news: News) -> None:
+    def __init__(self, store: Store, roster: Roster, clock: Clock, tally: Tally, news: News) -> None:
         self._store = store
         self._roster = roster
         self._clock = clock
+        self._tally = tally
         self._news = news
         self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
         self._broken: set[MessageId] = set()
@@ -111,4 +113,5 @@ class LaneReader:
         """A record that can't be read stays where it is, is told once, and holds up nothing else."""
         for id, fault in broken:
             self._broken.add(id)
+            self._tally.broken_records += 1
             self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core.board import Start
 from holdfast.core.circuit import Change, CircuitRules
 from holdfast.core.lane import Lane
-from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, id_text
+from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, id_text, masked_lane
 from holdfast.core.outcome import Outcome
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
 from holdfast.core.tally import Tally
@@ -121,7 +121,7 @@ class Settling:
         self.news.tell(
             logging.WARNING if change.reason else logging.INFO,
             "circuit_changed",
-            host=lane.key,
+            host=masked_lane(lane.key),
             before=change.before,
             after=change.after,
             rule=change.event,

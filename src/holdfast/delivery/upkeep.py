@@ -13,7 +13,7 @@ import trio
 from holdfast.clock import Clock, sleep_until
 from holdfast.core.circuit import CircuitRules, CircuitState
 from holdfast.core.lane import Lane
-from holdfast.core.message import DeadReason, MessageId
+from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
@@ -96,7 +96,7 @@ class Upkeep:
         return None
 
     def _forgotten(self, key: str) -> None:
-        self._news.tell(logging.INFO, "circuit_forgotten", host=key)
+        self._news.tell(logging.INFO, "circuit_forgotten", host=masked_lane(key))
         self._dispatcher.forget(key)
 
     def _next_probe(self, lane: Lane, now: int) -> int:
@@ -117,7 +117,7 @@ class Upkeep:
         def expired(ids: list[MessageId]) -> None:
             self._tally.dead[DeadReason.EXPIRED] += len(ids)
             if ids:
-                self._news.tell(logging.ERROR, "messages_expired", host=lane.key, count=len(ids))
+                self._news.tell(logging.ERROR, "messages_expired", host=masked_lane(lane.key), count=len(ids))
                 self._dispatcher.revive(lane.key, lane.host.name)
 
         born_before = now - self._retry.expire_after + 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -20,23 +22,24 @@ async def open_tcp_listeners(host: str, port: int) -> list[trio.SocketListener]:
 
 
 async def open_unix_listener(path: str | os.PathLike[str], mode: int, group: int | None = None) -> trio.SocketListener:
-    """A listener on a Unix socket with this mode; a socket left over at `path` is replaced.
+    """A listener on a Unix socket with this mode, for this group if one is given.
 
-    A bound socket refuses connections until it listens, so owner and mode are set between the two: nobody can
-    connect before. The process's umask is left alone, other threads create files under it.
+    A socket left over at `path` is replaced; one that somebody answers on is an OSError. A bound socket refuses
+    connections until it listens, so owner and mode are set between the two: nobody can connect before. The process's
+    umask is left alone, other threads create files under it.
     """
     name = os.fspath(path)
     _remove_left_over(Path(name))
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with ExitStack() as undo:
+        undo.callback(listening.close)
         await listening.bind(name)
+        undo.callback(Path(name).unlink, missing_ok=True)
         if group is not None:
             os.chown(name, -1, group)
         os.chmod(name, mode)  # noqa: PTH101
         listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
+        undo.pop_all()
     return trio.SocketListener(listening)
 
 
@@ -54,4 +57,20 @@ def _remove_left_over(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise FileExistsError(f"{path} is in the way: it is not a socket")
-    path.unlink()
+    if _is_answered(path):
+        raise OSError(errno.EADDRINUSE, "it is in use")
+    path.unlink(missing_ok=True)
+
+
+def _is_answered(path: Path) -> bool:
+    """Whether somebody listens on a socket; only a refused connection proves that nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A connection that would have to wait, because the other's backlog is full, is an answer too.
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True

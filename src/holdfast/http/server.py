@@ -16,10 +16,11 @@ import trio
 from holdfast.http.codec import Engine, RequestHead, best_engine
 from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
 from holdfast.http.message import Request, Response, StreamingResponse, with_connection
-from holdfast.http.problem import problem_for_status
+from holdfast.http.problem import Problem, problem_for_status
 from holdfast.http.server_connection import ServerConnection, linger
 
 __all__ = [
+    "Admission",
     "Gate",
     "Handler",
     "Limits",
@@ -33,6 +34,7 @@ __all__ = [
 
 Handler = Callable[[Request], Awaitable[Response | StreamingResponse | bytes]]
 Gate = Callable[[RequestHead], None]
+Admission = Callable[[trio.socket.SocketType], str | None]
 
 ACCEPT_PAUSE = 0.1
 TURN_AWAY_AT_ONCE = 64
@@ -40,9 +42,13 @@ TURN_AWAY_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 _TOO_MANY_DETAIL = "too many connections"
-_TOO_MANY = with_connection(
-    problem_for_status(503, _TOO_MANY_DETAIL, [(b"retry-after", b"1")]).response().encode(), b"close"
-)
+
+
+def _closing(problem: Problem) -> bytes:
+    return with_connection(problem.response().encode(), b"close")
+
+
+_TOO_MANY = _closing(problem_for_status(503, _TOO_MANY_DETAIL, [(b"retry-after", b"1")]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Limits:
 class Server:
     """Answers requests with `handler`.
 
+    `admit` is shown each connection before a byte of it is read, and returns None, or why its peer is refused.
     `gate` is called with each complete head before its body is asked for, and raises `Problem` to refuse.
     `on_refusal` hears status and detail of everything refused before it got that far.
     """
@@ -70,12 +77,14 @@ class Server:
         handler: Handler,
         limits: Limits,
         *,
+        admit: Admission | None = None,
         gate: Gate | None = None,
         engine: Engine | None = None,
         on_refusal: Callable[[int, str], None] | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
+        self._admit = admit
         self.gate = gate
         self.engine = engine or best_engine()
         self._on_refusal = on_refusal
@@ -134,7 +143,11 @@ class Server:
                     await trio.sleep(ACCEPT_PAUSE)
                 continue
             if len(self._live) >= self.limits.max_connections:
-                self._turn_away(sock, nursery)
+                self._turn_away(sock, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
+                continue
+            refusal = self._admit(sock) if self._admit is not None else None
+            if refusal is not None:
+                self._turn_away(sock, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
                 continue
             connection = ServerConnection(self, sock, local)
             self._live.add(connection)
@@ -146,18 +159,20 @@ class Server:
         finally:
             self._live.discard(connection)
 
-    def _turn_away(self, sock: trio.socket.SocketType, nursery: trio.Nursery) -> None:
-        self.refused(503, _TOO_MANY_DETAIL)
+    def _turn_away(
+        self, sock: trio.socket.SocketType, nursery: trio.Nursery, status: int, detail: str, answer: bytes
+    ) -> None:
+        self.refused(status, detail)
         if self._being_turned_away >= TURN_AWAY_AT_ONCE:
             sock.close()
             return
         self._being_turned_away += 1
-        nursery.start_soon(self._send_away, sock)
+        nursery.start_soon(self._send_away, sock, answer)
 
-    async def _send_away(self, sock: trio.socket.SocketType) -> None:
+    async def _send_away(self, sock: trio.socket.SocketType, answer: bytes) -> None:
         try:
             with suppress(OSError), trio.move_on_after(TURN_AWAY_SECONDS):
-                await sock.send(_TOO_MANY)
+                await sock.send(answer)
                 await linger(sock)
         finally:
             sock.close()

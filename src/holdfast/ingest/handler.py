@@ -65,7 +65,8 @@ class Ingest:
 
     `judge_literal(host, port, route)` raises EgressDenied for addresses and ports that the egress rules
     close; `route` tells that an operator wrote the target. `refused` is told the slug of every refusal.
-    `listening` is the address that the listener is bound to, `token` what `read_token` found.
+    `listening` is the address that the listener is bound to, `token` what `read_token` found. `acknowledged` is told
+    how long each answer took from the complete request on, by the clock of `seconds`.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class Ingest:
         *,
         listening: Address,
         token: bytes | None = None,
+        seconds: Callable[[], float] = lambda: 0.0,
+        acknowledged: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         sidecar = Sidecar(listening, config.ingest.hosts)
         self._config = config
@@ -85,6 +88,8 @@ class Ingest:
         self._clock = clock
         self._judge_literal = judge_literal
         self._refused = refused
+        self._seconds = seconds
+        self._acknowledged = acknowledged
         self._doorkeeper = Doorkeeper(sidecar, token)
         self._naming = Naming(sidecar, config.ingest, config.routes)
         self._destinations: dict[tuple[bytes, bytes | None], Destination] = {}
@@ -97,11 +102,14 @@ class Ingest:
             raise
 
     async def __call__(self, request: Request) -> bytes:
+        began = self._seconds()
         try:
-            return await self._accept(request)
+            answer = await self._accept(request)
         except Refused as refused:
             self._refused(refused.refusal.slug)
             raise
+        self._acknowledged(self._seconds() - began)
+        return answer
 
     async def _accept(self, request: Request) -> bytes:
         sifted = sift(request.headers)

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import DeadReason, MessageId, State, id_text, parse_id
+from holdfast.core.message import DeadReason, MessageId, State, id_text, masked_lane, parse_id
 from holdfast.core.tally import Tally
 from holdfast.news import News
 from holdfast.operate.filters import at_most, choice, moment, only
@@ -134,7 +134,7 @@ class Actions:
             for lane, host in swept.lanes.items():
                 self._deliveries.slow_start(lane, host)
             if swept.after is None or replayed == limit:
-                self._news.tell(logging.INFO, "dead_replayed", host=select.lane, count=replayed)
+                self._news.tell(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
                 return replayed
             select = _go_on(select, swept.after)
 

@@ -1,11 +1,12 @@
 """The control socket: for operators of this machine, who may see everything and act."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import trio
 
+from holdfast.config import ConfigError
 from holdfast.http.server import Request, Response, StreamingResponse
 from holdfast.news import Event, News
 from holdfast.operate.actions import Actions
@@ -13,14 +14,16 @@ from holdfast.operate.exporting import dead_lines
 from holdfast.operate.filters import flag, only
 from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Condition, Deliveries
-from holdfast.operate.routing import Call, Route, Router, answer
+from holdfast.operate.routing import Call, Route, Router, answer, problem
 from holdfast.store.port import Store
 
 JSON_LINES = [(b"content-type", b"application/jsonl")]
 
 
 class ControlSocket:
-    """`drain_timeout` is how long a call may wait for the drain to come to its end, in seconds."""
+    """`reload` takes over the config as it is now and says what that changed; `drain_timeout` is how long a call may
+    wait for the drain to come to its end, in seconds.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class ControlSocket:
         condition: Condition,
         store: Store,
         news: News,
-        drain_timeout: float,
+        reload: Callable[[], dict[str, list[str]]],
     ) -> None:
         self._insight = insight
         self._actions = actions
@@ -38,7 +41,8 @@ class ControlSocket:
         self._condition = condition
         self._store = store
         self._news = news
-        self._drain_timeout = drain_timeout
+        self._reload_config = reload
+        self.drain_timeout = 0.0
         self._router = Router(
             [
                 Route("GET", "/v1/status", self._status),
@@ -57,6 +61,7 @@ class ControlSocket:
                 Route("GET", "/v1/dead/export", self._export_dead),
                 Route("GET", "/v1/events", self._events),
                 Route("POST", "/v1/drain", self._drain),
+                Route("POST", "/v1/reload", self._reload),
             ]
         )
 
@@ -67,7 +72,7 @@ class ControlSocket:
         return answer(await self._insight.status())
 
     async def _circuits(self, call: Call) -> Response:
-        return answer(await self._insight.circuits(call.query))
+        return answer(await self._insight.circuits(call.query, masked=False))
 
     async def _circuit(self, call: Call) -> Response:
         return answer(await self._insight.circuit(call.name))
@@ -118,10 +123,19 @@ class ControlSocket:
         else:
             self._condition.drain()
         if flag(call.body, "wait"):
-            with trio.move_on_after(self._drain_timeout):
+            with trio.move_on_after(self.drain_timeout):
                 await self._deliveries.wait_quiet()
         in_flight, quiet = self._deliveries.attempts_in_flight, self._deliveries.is_quiet
         return answer({"draining": self._condition.draining, "quiet": quiet, "in_flight": in_flight})
+
+    async def _reload(self, call: Call) -> Response:
+        only(call.body)
+        try:
+            return answer(self._reload_config())
+        except ConfigError as error:
+            faults = [str(fault) for fault in error.faults]
+            detail = f"The config has faults, the old one stays: {'; '.join(faults)}"
+            raise problem(422, "bad-config", detail, faults=faults) from None
 
 
 async def _lines(documents: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:

@@ -74,4 +74,5 @@ def only(body: Mapping[str, Any], *names: str) -> None:
     """A misspelled filter must not widen what a call in bulk touches."""
     unknown = sorted(set(body) - set(names))
     if unknown:
-        raise problem(400, "bad-body", f"{unknown[0]} is not known here; known are {', '.join(names)}.")
+        known = f"known are {', '.join(names)}" if names else "this call takes none"
+        raise problem(400, "bad-body", f"{unknown[0]} is not known here; {known}.")

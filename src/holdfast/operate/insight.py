@@ -8,19 +8,20 @@ from typing import Any
 from holdfast import __version__
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitRules, CircuitState
-from holdfast.core.message import State, id_text, parse_id
+from holdfast.core.message import State, id_text, masked_lane, parse_id
 from holdfast.core.schedule import RetryRules, expires_at
 from holdfast.core.series import WIDTH
 from holdfast.core.why import why
 from holdfast.news import News
 from holdfast.operate import shapes
-from holdfast.operate.filters import after_id, choice, page_limit
+from holdfast.operate.filters import LONGEST_PAGE, after_id, choice, page_limit
 from holdfast.operate.ports import Condition, Deliveries
 from holdfast.operate.routing import problem
 from holdfast.store.port import CircuitView, Store, Story
 
 CANDIDATES = 20
 
+_MASKED = re.compile(r"https?://[^/]+/#[0-9a-f]{8}")
 _FULL_NAME = re.compile(r"[a-z0-9._-]+:[0-9]{1,5}|\[[0-9a-f:.]+\]:[0-9]{1,5}")
 
 
@@ -42,6 +43,9 @@ class Insight:
         self._news = news
         self._rules = rules
         self._retry_rules = retry_rules
+
+    def configure(self, rules: CircuitRules, retry_rules: RetryRules) -> None:
+        self._rules, self._retry_rules = rules, retry_rules
 
     async def status(self) -> dict[str, Any]:
         store = await self._store.statistics()
@@ -94,13 +98,29 @@ class Insight:
         document = {"ready": ready, "draining": condition.draining, "degraded": degraded}
         return ready and not (strict and degraded), document
 
-    async def circuits(self, query: Mapping[str, str]) -> dict[str, Any]:
+    async def circuits(self, query: Mapping[str, str], *, masked: bool) -> dict[str, Any]:
+        """A page of circuits. Where circuits go by URL, `masked` hides the paths, in `next` too."""
         state = choice(CircuitState, "state", query.get("state"))
-        found, following = await self._store.circuits(state, query.get("after") or None, page_limit(query))
-        return {"circuits": [self._circuit(view) for view in found], "next": following}
+        after = await self._unmasked(query.get("after") or None)
+        found, following = await self._store.circuits(state, after, page_limit(query))
+        if masked and following is not None:
+            following = masked_lane(following)
+        return {"circuits": [self._circuit(view, masked=masked) for view in found], "next": following}
 
-    async def circuit(self, name: str) -> dict[str, Any]:
-        return self._circuit(await self.find_circuit(name))
+    async def circuit(self, name: str, *, masked: bool = False) -> dict[str, Any]:
+        return self._circuit(await self.find_circuit(await self._unmasked(name) or name), masked=masked)
+
+    async def _unmasked(self, key: str | None) -> str | None:
+        """The key that a masked one stands for, looked for among the URLs of its host."""
+        if key is None or not _MASKED.fullmatch(key):
+            return key
+        after: str | None = key.rpartition("#")[0]
+        while after is not None:
+            found, after = await self._store.circuits(None, after, LONGEST_PAGE)
+            for view in found:
+                if masked_lane(view.record.key) == key:
+                    return view.record.key
+        return key
 
     async def find_circuit(self, name: str) -> CircuitView:
         """The circuit of this key, or the only one of this host when no port is given."""
@@ -182,12 +202,13 @@ class Insight:
             "next": id_text(following) if following is not None else None,
         }
 
-    def _circuit(self, view: CircuitView) -> dict[str, Any]:
+    def _circuit(self, view: CircuitView, *, masked: bool) -> dict[str, Any]:
         lane = self._deliveries.lane_of(view.record.key)
         if lane is not None:
             record = view.record._replace(circuit=lane.circuit, limit=lane.host.limit)
             view = view._replace(record=record, waiting=view.waiting + self._deliveries.active_in(lane))
-        return shapes.circuit(view, self._clock.now(), self._rules)
+        document = shapes.circuit(view, self._clock.now(), self._rules)
+        return {**document, "host": masked_lane(view.record.key)} if masked else document
 
     def _message(self, story: Story, *, masked: bool) -> dict[str, Any]:
         in_flight = story.message.id in self._deliveries.in_flight

@@ -8,4 +8,5 @@ reads.py    what is asked of the tables
 lmdb.py     the tables in LMDB; the only place that knows it
 memory.py   the tables in memory, for tests in virtual time
 ledger.py   the one writer: collects operations, commits a group, tells the waiters
+offline.py  what is done to a stopped store; it maps the modules behind that
 """

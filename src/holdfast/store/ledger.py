@@ -56,7 +56,10 @@ _logger = logging.getLogger("holdfast.store")
 
 
 class Ledger:
-    """A store on one engine. `run` is its writer; `open` has to come before it."""
+    """A store on one engine. `run` is its writer; `open` has to come before it.
+
+    `on_group` is told of each group that is on disk: how many operations it had, and the seconds that it took.
+    """
 
     def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
         self._engine = engine
@@ -73,6 +76,7 @@ class Ledger:
         self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
         self.on_commit: Callable[[int], None] = lambda earliest_wake: None
         self.on_scarce: Callable[[], None] = lambda: None
+        self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
 
@@ -80,6 +84,11 @@ class Ledger:
         """Go on from what is on disk: ids grow from the last one."""
         with self._engine.read() as transaction:
             self._last_id = _last_id(transaction)
+
+    def configure(self, rules: StoreRules) -> None:
+        """Other numbers from the next group on."""
+        self._rules = rules
+        self._writer.configure(rules)
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -183,6 +192,7 @@ class Ledger:
             raise
         finally:
             self._under_way = 0
+        self.on_group(len(operations), trio.current_time() - self._group_began)
         self._tell(operations, results)
         self.on_commit(self._writer.earliest_wake)
         if self._writer.room.scarce:

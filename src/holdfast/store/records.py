@@ -42,6 +42,7 @@ PIECE = 4_080
 """Bodies apart are cut so that each piece fills one page: whole 64 KiB values fragment the file."""
 
 _PLACE = struct.Struct(">BQQHIB")
+_KEY = struct.Struct(">16s16sQ")
 _STANDINGS = list(Standing)
 _REASONS = list(DeadReason)
 
@@ -80,6 +81,19 @@ def epoch_length(lifetime: int) -> int:
 
 def idempotency_key(epoch: int, digest: bytes) -> bytes:
     return epoch.to_bytes(4, "big") + digest
+
+
+def encode_key(id: MessageId, body: bytes, at: int) -> bytes:
+    """What an idempotency key was used for: the message, its body's digest, and when."""
+    return _KEY.pack(id, body, at)
+
+
+def decode_key(value: bytes) -> tuple[MessageId, bytes, int]:
+    try:
+        id, body, at = _KEY.unpack(value)
+        return id, body, at
+    except struct.error as error:
+        raise CorruptRecord(f"idempotency key: {error}") from error
 
 
 def encode_place(place: Place) -> bytes:
@@ -133,7 +147,8 @@ def decode_message(id: MessageId, value: bytes) -> tuple[Message, int, bool]:
         raise CorruptRecord(f"message {id.hex()}: {error}") from error
 
 
-def encode_delivered(message: Message, attempt: Attempt, finished_at: int) -> bytes:
+def encode_delivered(message: Message, attempt: Attempt, finished_at: int, size: int | None = None) -> bytes:
+    """`size` is the body's, where the message comes without it."""
     return pack(
         [
             VERSION,
@@ -146,7 +161,7 @@ def encode_delivered(message: Message, attempt: Attempt, finished_at: int) -> by
             message.accepted_at,
             message.born,
             message.route,
-            len(message.body),
+            len(message.body) if size is None else size,
             finished_at,
             attempt.number,
             _attempt_fields(attempt),

@@ -26,8 +26,7 @@ def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
     """Bring UNWELL and MOMENTS in line with a lane that changed. Returns its new wake, if it has another one."""
     key = lane_key(lane)
     there = transaction.get(Table.LANES, key) is not None
-    record = lane_record(transaction, key)
-    new = _summary(transaction, key, record.circuit if record else Circuit(), rules) if there else _NOTHING
+    new = summary_of(transaction, key, rules) if there else _NOTHING
     old = transaction.get(Table.SUMMARIES, key) or _NOTHING
     if new == old:
         return NEVER
@@ -41,6 +40,16 @@ def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
     else:
         transaction.delete(Table.SUMMARIES, key)
     return new_moments[Moment.WAKE] or NEVER
+
+
+def rows_of_summary(key: bytes, summary: bytes) -> list[tuple[Table, bytes, bytes]]:
+    """What UNWELL and MOMENTS hold of a lane with this summary."""
+    state, *moments = _SUMMARY.unpack(summary)
+    unwell = _STATES[state] is not CircuitState.ENABLED
+    rows = [(Table.UNWELL, _STATES[state].encode(), key)] if unwell else []
+    return rows + [
+        (Table.MOMENTS, moment_key(moment, at) + key, b"") for moment, at in zip(Moment, moments, strict=True) if at
+    ]
 
 
 def _move_state(transaction: Transaction, key: bytes, before: CircuitState, after: CircuitState) -> None:
@@ -59,7 +68,10 @@ def _move_moment(transaction: Transaction, key: bytes, moment: Moment, before: i
         transaction.put(Table.MOMENTS, moment_key(moment, after) + key, b"")
 
 
-def _summary(transaction: Transaction, key: bytes, circuit: Circuit, rules: StoreRules) -> bytes:
+def summary_of(transaction: Transaction, key: bytes, rules: StoreRules) -> bytes:
+    """What a lane's record and its queues amount to, as SUMMARIES keeps it."""
+    record = lane_record(transaction, key)
+    circuit = record.circuit if record is not None else Circuit()
     heads = heads_of(transaction, key, probing=circuit.state is CircuitState.DISABLED)
     expiry = 0
     if heads.oldest is not None and circuit.state is not CircuitState.ENABLED:

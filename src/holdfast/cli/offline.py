@@ -1,0 +1,212 @@
+"""`holdfast fsck`, `export`, `import` and `compact`: what is done to a store while no gateway has it."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast.cli.failure import Failure
+from holdfast.cli.parsing import add_config, add_json, command_parser
+from holdfast.cli.settings import load_config
+from holdfast.cli.text import clean, count, human_size
+from holdfast.cli.times import wall_clock
+from holdfast.config import Config
+from holdfast.core.circuit import CircuitRules
+from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
+from holdfast.core.schedule import RetryRules
+from holdfast.store.offline import (
+    Finding,
+    Imported,
+    NotAnExport,
+    OfflineStore,
+    Repaired,
+    StoreRules,
+    check_header,
+    open_store,
+    written_beside,
+)
+
+UNUSABLE = 3
+"""The store can't be opened here: none is there, a process has it, or it is another version's."""
+
+DISK_FAILED = 4
+
+STANDARD = "-"
+"""As FILE: the standard input or output."""
+
+_PLURALS = {"circuit": "circuits", "message": "messages", "delivered": "delivered", "key": "keys"}
+
+
+def fsck(arguments: list[str]) -> int:
+    parser = _parser("fsck")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="rebuild indexes from the messages, and move what can't be read to a file beside the store",
+    )
+    options = parser.parse_args(arguments)
+    with _opened(options) as store:
+        found = _tell_findings(store, options.json)
+        if options.repair and found:
+            _tell_repaired(store.repair(_now()), options.json)
+            found = _tell_findings(store, options.json)
+    if not options.json:
+        print("the store is clean" if not found else _advice(found, options.repair))
+    return 1 if found else 0
+
+
+def export(arguments: list[str]) -> int:
+    parser = _parser("export")
+    parser.add_argument("file", metavar="FILE", help="where to write it, for the owner's eyes alone; - for stdout")
+    options = parser.parse_args(arguments)
+    left_out: list[Finding] = []
+    with _opened(options) as store:
+        lines = store.export(left_out.append)
+        if options.file == STANDARD:
+            number = _write(sys.stdout.buffer, lines)
+        else:
+            with written_beside(options.file) as file:
+                number = _write(file, lines)
+    for finding in left_out:
+        print(f"holdfast: {clean(f'left out: {finding.kind} {finding.id}: {finding.what}')}", file=sys.stderr)
+    document = {"lines": number, "left_out": len(left_out)}
+    summary = f"{count(number, 'line')} written, {count(len(left_out), 'record')} left out"
+    # On the standard output is the export itself.
+    where = sys.stderr if options.file == STANDARD else sys.stdout
+    print(json.dumps(document) if options.json else summary, file=where)
+    return 1 if left_out else 0
+
+
+def take(arguments: list[str]) -> int:
+    parser = _parser("import")
+    parser.add_argument("file", metavar="FILE", help="an export; - for stdin")
+    options = parser.parse_args(arguments)
+
+    def bad_line(number: int, what: str) -> None:
+        print(f"holdfast: {clean(f'{options.file}: line {number}: {what}')}", file=sys.stderr)
+
+    with _source(options.file) as lines, _opened(options, create=True) as store:
+        done = store.take(lines, _now(), bad_line)
+    document = {**asdict(done), "added": dict(done.added), "skipped": dict(done.skipped)}
+    print(json.dumps(document) if options.json else _imported(done))
+    if not done.complete:
+        print(f"holdfast: {clean(options.file)}: lines are missing, the file was cut off or changed", file=sys.stderr)
+    return 0 if done.complete and not done.bad else 1
+
+
+def compact(arguments: list[str]) -> int:
+    options = _parser("compact").parse_args(arguments)
+    with _opened(options) as store:
+        before, after = store.compact()
+    document = {"before": before, "after": after}
+    print(json.dumps(document) if options.json else f"{human_size(before)} before, {human_size(after)} after")
+    return 0
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = command_parser(name)
+    add_json(parser)
+    add_config(parser)
+    return parser
+
+
+@contextmanager
+def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[OfflineStore]:
+    """The config's store, held until the end; what goes wrong with it ends the command with one line."""
+    config = load_config(options.config)
+    try:
+        with open_store(config.store.path, config.store.max_size, _rules(config), create=create) as store:
+            yield store
+    except StoreUnusable as error:
+        raise Failure(str(error), status=UNUSABLE) from error
+    except CommitFailed as error:
+        raise Failure(f"the disk failed: {error}", status=DISK_FAILED) from error
+    except HoldfastError as error:
+        raise Failure(str(error)) from error
+
+
+def _rules(config: Config) -> StoreRules:
+    return StoreRules(
+        CircuitRules(**_same_named(CircuitRules, config.circuit)),
+        RetryRules(**_same_named(RetryRules, config.retry)),
+        config.ingest.idempotency,
+        config.store.host_share,
+        config.delivery.per_host,
+        _now(),
+    )
+
+
+def _same_named(rules: Any, section: Any) -> dict[str, Any]:
+    """Core's rules have the names of the config's keys."""
+    return {each.name: getattr(section, each.name) for each in fields(rules)}
+
+
+def _now() -> int:
+    return round(wall_clock().timestamp() * 1000)
+
+
+# -- files and words -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _source(name: str) -> Iterator[Iterator[bytes]]:
+    """The lines after the header, which is checked before anything is opened or made."""
+    with ExitStack() as stack:
+        try:
+            file = sys.stdin.buffer if name == STANDARD else stack.enter_context(Path(name).open("rb"))
+            lines = iter(file)
+            check_header(next(lines, b""))
+        except OSError as error:
+            raise Failure(f"{name} can't be read: {error.strerror}") from error
+        except NotAnExport as error:
+            raise Failure(f"{name}: {error}") from error
+        yield lines
+
+
+def _write(file: IO[bytes], lines: Iterator[bytes]) -> int:
+    number = 0
+    for line in lines:
+        file.write(line)
+        number += 1
+    return number
+
+
+def _tell_findings(store: OfflineStore, as_json: bool) -> int:
+    found = 0
+    for found, finding in enumerate(store.check(), 1):  # noqa: B007
+        print(json.dumps(finding._asdict()) if as_json else clean(f"{finding.kind} {finding.id}: {finding.what}"))
+    return found
+
+
+def _tell_repaired(done: Repaired, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"repaired": {**asdict(done), "file": str(done.file) if done.file else None}}))
+        return
+    words = {
+        f"set aside {count(done.set_aside, 'row')} in {done.file}": done.set_aside,
+        f"found the places of {count(done.places, 'message')} anew": done.places,
+        f"put {count(done.entries, 'row')} into the indexes": done.entries,
+        f"began {count(done.circuits, 'circuit')} anew": done.circuits,
+        f"listed {count(done.listed, 'delivered record')} anew": done.listed,
+        f"corrected {count(done.summaries, 'row')} of the circuits' summaries": done.summaries,
+        f"counted the shares of {count(done.shares, 'host')} anew": done.shares,
+    }
+    print("\n".join(clean(text) for text, number in words.items() if number))
+
+
+def _advice(found: int, repaired: bool) -> str:
+    if repaired:
+        return f"{count(found, 'finding')} left after the repair"
+    return f"{count(found, 'finding')}; holdfast fsck --repair mends what can be mended"
+
+
+def _imported(done: Imported) -> str:
+    kinds = [f"{done.added[kind]:,} {name}" for kind, name in _PLURALS.items()]
+    return f"imported {', '.join(kinds)}; {done.skipped.total():,} were there already; {count(done.bad, 'bad line')}"

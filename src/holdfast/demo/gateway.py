@@ -1,0 +1,102 @@
+"""The gateway as app.py puts it together, around a clock of the demo's and without signals, control socket and log."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from holdfast.config import Address, Config, build
+from holdfast.core.tally import Tally
+from holdfast.delivery.egress import Guard
+from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.demo.clock import FastClock
+from holdfast.demo.receiver import LIMITS, LOOPBACK
+from holdfast.demo.transports import plain_transport
+from holdfast.http.server import Server, open_tcp_listeners
+from holdfast.http.transport import Resolve
+from holdfast.ingest.handler import Ingest
+from holdfast.lifecycle import Lifecycle, Stage
+from holdfast.news import News
+from holdfast.operate.actions import Actions
+from holdfast.operate.insight import Insight
+from holdfast.operate.metrics import Metrics
+from holdfast.operate.probes import Probes
+from holdfast.operate.status import StatusListener
+from holdfast.store.ledger import Ledger
+from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.work import StoreRules
+
+
+def demo_config(folder: Path) -> Config:
+    """The defaults, but for two numbers that keep the demo short."""
+    return build(
+        {
+            # Nothing listens on the control socket; its own default may be too long in a deep temporary folder.
+            "listen": {"ingest": f"{LOOPBACK}:0", "status": f"{LOOPBACK}:0", "control": "/dev/null"},
+            "store": {"path": str(folder), "max_size": "64MiB"},
+            "delivery": {"timeout": "1s"},
+            "circuit": {"freeze_after": 400},
+        }
+    )
+
+
+class Gateway:
+    def __init__(self, config: Config, engine: LmdbEngine, clock: FastClock, resolve: Resolve) -> None:
+        run = clock.now()
+        circuit, retry = circuit_rules(config), retry_rules(config)
+        share, per_host = config.store.host_share, config.delivery.per_host
+        rules = StoreRules(circuit, retry, config.ingest.idempotency, share, per_host, run)
+        chance = secrets.SystemRandom().random
+        self.config = config
+        self.clock = clock
+        self.tally = Tally()
+        self.news = News(clock)
+        self.ledger = Ledger(engine, rules, clock, secrets.randbits)
+        self._guard = Guard(config.egress)
+        self._transport = plain_transport(resolve, max_answer=config.delivery.max_answer, max_idle=per_host)
+        self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.tally)
+        self.dispatcher = self._delivery.dispatcher
+        self._lifecycle = Lifecycle(self.ledger, self.tally, run)
+        self.insight = Insight(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, circuit, retry)
+        self.actions = Actions(self.insight, self.dispatcher, self.ledger, clock, self.tally, self.news)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve until left. `ingest` and `status` are the addresses meanwhile."""
+        ingest, status = await open_tcp_listeners(LOOPBACK, 0), await open_tcp_listeners(LOOPBACK, 0)
+        self.ingest, self.status = _address(ingest), _address(status)
+        async with trio.open_nursery() as operators:
+            operators.start_soon(self.news.run)
+            await operators.start(self._status_server().serve, status)
+            async with trio.open_nursery() as store:
+                self.ledger.open()
+                await store.start(self.ledger.run)
+                async with trio.open_nursery() as delivery:
+                    await delivery.start(self._delivery.run)
+                    await delivery.start(self._ingest_server().serve, ingest)
+                    self._lifecycle.stage = Stage.READY
+                    yield
+                    delivery.cancel_scope.cancel()
+                store.cancel_scope.cancel()
+            operators.cancel_scope.cancel()
+        await self._transport.aclose()
+
+    def _status_server(self) -> Server:
+        # The clock is meant to drift, and nobody scrapes a demo for its connections.
+        metrics = Metrics(self.insight, self.ledger, self.dispatcher, self._lifecycle, self.clock, dict, lambda: 0)
+        listener = StatusListener(self.insight, Probes(self.insight, metrics), frozenset({"localhost", LOOPBACK}))
+        return Server(listener, LIMITS, gate=listener.gate)
+
+    def _ingest_server(self) -> Server:
+        def refused(slug: str) -> None:
+            self.tally.refused[slug] += 1
+
+        judge = self._guard.judge_literal
+        handler = Ingest(self.config, self.ledger, self.clock, judge, refused, listening=self.ingest)
+        return Server(handler, LIMITS, gate=handler.gate)
+
+
+def _address(listeners: list[trio.SocketListener]) -> Address:
+    return Address(LOOPBACK, int(listeners[0].socket.getsockname()[1]))

@@ -1,0 +1,74 @@
+"""Every address that holdfast listens on, opened before anything starts: one that can't be had is told by itself."""
+
+import errno
+import grp
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from holdfast.config import Address, ConfigError, Fault
+from holdfast.config import Listen as Wanted
+from holdfast.http.server import open_tcp_listeners, open_unix_listener
+
+HIGHEST_GROUP = (1 << 32) - 2
+
+
+class CannotListen(Exception):
+    """An address to listen on can't be had."""
+
+
+class Listeners(NamedTuple):
+    """`tcp` by what it is for: ingest, status, and probe if it is wanted."""
+
+    tcp: Mapping[str, list[trio.SocketListener]]
+    control: trio.SocketListener
+
+    @property
+    def names(self) -> set[tuple[str, int]]:
+        """Host and port of each, as the kernel gave them."""
+        sockets = (listener.socket for listeners in self.tcp.values() for listener in listeners)
+        return {sock.getsockname()[:2] for sock in sockets}
+
+    def bound(self, name: str, asked: Address) -> Address:
+        """The address with the port that was really given."""
+        return Address(asked.host, int(self.tcp[name][0].socket.getsockname()[1]))
+
+
+async def open_listeners(wanted: Wanted, group: int | None) -> Listeners:
+    addresses = {"ingest": wanted.ingest, "status": wanted.status}
+    if wanted.probe is not None:
+        addresses["probe"] = wanted.probe
+    tcp = {name: await _listen(address) for name, address in addresses.items()}
+    return Listeners(tcp, await _listen_control(wanted.control, group))
+
+
+def group_number(name: str | None) -> int | None:
+    """The group of `listen.control_group`, by its name or its number."""
+    if name is None:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        # A container often has groups that only their number is known of.
+        if name.isdecimal() and int(name) <= HIGHEST_GROUP:
+            return int(name)
+    problem = f'there is no group "{name}" on this machine'
+    raise ConfigError([Fault("listen.control_group", problem, "the name or number of a group")])
+
+
+async def _listen(address: Address) -> list[trio.SocketListener]:
+    try:
+        return await open_tcp_listeners(address.host, address.port)
+    except OSError as error:
+        reason = "it is in use" if error.errno == errno.EADDRINUSE else str(error)
+        raise CannotListen(f"can't listen on {address}: {reason}") from error
+
+
+async def _listen_control(path: Path, group: int | None) -> trio.SocketListener:
+    try:
+        return await open_unix_listener(path, 0o600 if group is None else 0o660, group)
+    except OSError as error:
+        reason = "another process answers there" if error.errno == errno.EADDRINUSE else str(error)
+        raise CannotListen(f"can't listen on {path}: {reason}") from error

@@ -1,0 +1,79 @@
+"""What is done to a stopped store, as the commands call it: check and repair, export and import, compact.
+
+Whoever opens a store here holds its lock like a gateway, so neither can run beside the other.
+
+walking.py   every row, in bounded transactions
+sound.py     whether one row can be read
+standing.py  which index entries a message has
+fsck.py      what is wrong
+repair.py    mends it; clues.py finds lost places, aside.py keeps what was taken out
+lines.py     how an export looks
+export.py, restore.py  out, and in again; files.py writes files that are whole and private
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from holdfast.core.errors import StoreUnusable
+from holdfast.store.export import export_lines
+from holdfast.store.files import CannotWrite, written_beside
+from holdfast.store.fsck import Finding, check
+from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.repair import Repair, Repaired
+from holdfast.store.restore import Import, Imported, NotAnExport, check_header
+from holdfast.store.work import StoreRules
+
+__all__ = [
+    "CannotWrite",
+    "Finding",
+    "Imported",
+    "NotAnExport",
+    "OfflineStore",
+    "Repaired",
+    "StoreRules",
+    "check_header",
+    "open_store",
+    "written_beside",
+]
+
+
+class OfflineStore:
+    """A store that no gateway has, until `close`."""
+
+    def __init__(self, engine: LmdbEngine, rules: StoreRules) -> None:
+        self._engine = engine
+        self._rules = rules
+
+    def __enter__(self) -> "OfflineStore":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._engine.close()
+
+    def check(self) -> Iterator[Finding]:
+        return check(self._engine, self._rules)
+
+    def repair(self, now: int) -> Repaired:
+        return Repair(self._engine, self._rules, now).run()
+
+    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
+        return export_lines(self._engine, left_out)
+
+    def take(self, lines: Iterable[bytes], now: int, bad_line: Callable[[int, str], None]) -> Imported:
+        """Import the lines that follow a good header."""
+        return Import(self._engine, self._rules, now, bad_line).run(lines)
+
+    def compact(self) -> tuple[int, int]:
+        """Rewrite the data file without free pages. Returns its size before and after."""
+        return self._engine.compact()
+
+
+def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool = False) -> OfflineStore:
+    """Raises StoreUnusable where no store is, unless it may be made, and StoreInUse if a process has it."""
+    try:
+        there = (folder / "data.mdb").exists()
+    except OSError as error:
+        raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
+    if not there and not create:
+        raise StoreUnusable(f"there is no store in {folder}")
+    return OfflineStore(LmdbEngine(folder, max_size), rules)

@@ -1,0 +1,219 @@
+"""The lines of an export back into a store: in batches, each one transaction with everything that belongs to it.
+
+What is already there stays as it is and is counted as skipped, so an import that was interrupted is simply repeated.
+A line is encoded before its batch is written: one that can't be is reported with its number, and nothing of it is
+stored.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from holdfast.core.errors import HoldfastError, StoreFull
+from holdfast.core.message import Attempt, MessageId, Standing
+from holdfast.store import lines, records
+from holdfast.store.lines import Line
+from holdfast.store.records import lane_key, numbered, stamp
+from holdfast.store.room import RoomKeeper
+from holdfast.store.sound import UNREADABLE, check_attempt, check_lane, check_message, check_moments
+from holdfast.store.standing import Seat, is_told_by_default, seats_of
+from holdfast.store.summaries import summarise
+from holdfast.store.tables import Engine, Table
+from holdfast.store.walking import BATCH, put_row
+from holdfast.store.work import Group, StoreRules, Work
+
+BATCH_BYTES = 4 << 20
+
+_BAD = (*UNREADABLE, AttributeError, OverflowError, RecursionError)
+
+
+class NotAnExport(HoldfastError):
+    """The file as a whole can't be imported."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import did, by kind of line. `skipped` was there already; a `complete` file has all of its lines."""
+
+    added: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    bad: int = 0
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class Piece:
+    """One line, encoded: by which rows it is known, and all the rows that it adds.
+
+    `lane` is the one whose summary it changes; `waits` tells that its lane needs a record, `holds` is its body's size
+    against the host's share.
+    """
+
+    kind: str
+    known_by: list[tuple[Table, bytes]]
+    rows: list[Seat]
+    host: str = ""
+    lane: str = ""
+    holds: int | None = None
+    waits: bool = False
+    finished: tuple[int, MessageId] | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(len(key) + len(value) for _, key, value in self.rows)
+
+
+class Import:
+    """One import. `bad_line` hears of each line that could not be taken, with its number."""
+
+    def __init__(self, engine: Engine, rules: StoreRules, now: int, bad_line: Callable[[int, str], None]) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._now = now
+        self._bad_line = bad_line
+        self._room = RoomKeeper(rules.host_share, engine.room)
+        self.done = Imported()
+
+    def run(self, source: Iterable[bytes]) -> Imported:
+        """Take the lines after the header."""
+        batch: list[Piece] = []
+        size = 0
+        for piece in self._pieces(source):
+            batch.append(piece)
+            size += piece.size
+            if len(batch) >= BATCH or size >= BATCH_BYTES:
+                self._write(batch, size)
+                batch, size = [], 0
+        self._write(batch, size)
+        with (writing := self._engine.write()) as transaction:
+            self._room.flush(transaction)
+            writing.commit()
+        return self.done
+
+    def _pieces(self, source: Iterable[bytes]) -> Iterator[Piece]:
+        for before, text in enumerate(source, 1):
+            try:
+                line = json.loads(text)
+                if line["kind"] == "end":
+                    self.done.complete = line["lines"] == before
+                    continue
+                piece = _READERS[line["kind"]](line, self._rules)
+            except _BAD as error:
+                self.done.bad += 1
+                what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+                self._bad_line(before + 1, what)
+            else:
+                yield piece
+
+    def _write(self, batch: list[Piece], size: int) -> None:
+        """One transaction. Counted only when it is on disk."""
+        added: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
+        self._engine.extend(size)
+        with (writing := self._engine.write()) as transaction:
+            work = Work(transaction, Group([], [], {}, size, self._now, bytes(16)), self._rules, self._room)
+            self._room.begin(size)
+            if self._room.full:
+                raise StoreFull("the store is full; raise store.max_size and import the same file again")
+            finished: list[tuple[int, MessageId]] = []
+            for piece in batch:
+                if any(transaction.get(*row) is not None for row in piece.known_by):
+                    skipped[piece.kind] += 1
+                    continue
+                added[piece.kind] += 1
+                _add(work, piece)
+                finished += [piece.finished] if piece.finished else []
+            if finished:
+                # One entry a batch, as the ledger does; it is swept when the last of them is due.
+                key = stamp(max(moment for moment, _ in finished), finished[0][1])
+                transaction.put(Table.FINISHED, key, b"".join(id for _, id in finished))
+            for lane in work.touched:
+                summarise(transaction, lane, self._rules)
+            self._room.finish(transaction)
+            writing.commit()
+        self._room.committed()
+        self.done.added += added
+        self.done.skipped += skipped
+
+
+def _add(work: Work, piece: Piece) -> None:
+    if piece.waits:
+        work.know_lane(piece.lane, piece.host)
+    if piece.holds is not None:
+        work.room.hold(work.transaction, piece.host, piece.holds)
+    for row in piece.rows:
+        put_row(work.transaction, *row)
+    if piece.lane:
+        work.touched.add(piece.lane)
+
+
+def check_header(text: bytes) -> None:
+    """The first line says what the others are, and since which version of holdfast."""
+    try:
+        header = json.loads(text)
+        version = header["version"] if header["format"] == lines.HEADER["format"] else None
+    except _BAD:
+        version = None
+    if type(version) is not int:
+        raise NotAnExport("this is no export of holdfast: its first line does not say so")
+    if version > lines.VERSION:
+        raise NotAnExport(f"the export has version {version}; this holdfast knows up to {lines.VERSION}")
+
+
+def _circuit(line: Line, rules: StoreRules) -> Piece:
+    record = lines.read_circuit(line)
+    check_lane(record)
+    key = lane_key(record.key)
+    return Piece("circuit", [(Table.LANES, key)], [(Table.LANES, key, records.encode_lane(record))], lane=record.key)
+
+
+def _message(line: Line, rules: StoreRules) -> Piece:
+    message, place, reason, attempts = lines.read_message(line)
+    check_message(message, len(message.body))
+    record, pieces = records.encode_message(message)
+    rows = [
+        (Table.MESSAGES, message.id, record),
+        *((Table.BODIES, numbered(message.id, number), piece) for number, piece in enumerate(pieces)),
+        *_attempt_rows(message.id, attempts),
+        *(seats_of(message, place, reason) if reason else seats_of(message, place)),
+    ]
+    encoded_place = records.encode_place(place)
+    if attempts or not is_told_by_default(message, place):
+        rows.append((Table.PLACES, message.id, encoded_place))
+    waits = place.standing is not Standing.DEAD
+    return Piece("message", _known(message.id), rows, message.host, message.lane, len(message.body), waits)
+
+
+def _delivered(line: Line, rules: StoreRules) -> Piece:
+    message, size, finished_at, success, attempts = lines.read_delivered(line)
+    check_message(message, size)
+    check_attempt(success)
+    check_moments((finished_at,))
+    record = records.encode_delivered(message, success, finished_at, size)
+    rows = [(Table.DELIVERED, message.id, record), *_attempt_rows(message.id, attempts)]
+    return Piece("delivered", _known(message.id), rows, finished=(finished_at, message.id))
+
+
+def _key(line: Line, rules: StoreRules) -> Piece:
+    digest, body, id, at = lines.read_key(line)
+    key = records.idempotency_key(records.key_epoch(at, rules.idempotency), digest)
+    return Piece("key", [(Table.KEYS, key)], [(Table.KEYS, key, records.encode_key(id, body, at))])
+
+
+def _known(id: MessageId) -> list[tuple[Table, bytes]]:
+    return [(Table.MESSAGES, id), (Table.DELIVERED, id)]
+
+
+def _attempt_rows(id: MessageId, attempts: list[Attempt]) -> list[Seat]:
+    for attempt in attempts:
+        check_attempt(attempt)
+    return [(Table.ATTEMPTS, numbered(id, attempt.number), records.encode_attempt(attempt)) for attempt in attempts]
+
+
+_READERS: dict[str, Callable[[Line, StoreRules], Piece]] = {
+    "circuit": _circuit,
+    "message": _message,
+    "delivered": _delivered,
+    "key": _key,
+}

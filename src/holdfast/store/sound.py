@@ -1,0 +1,233 @@
+"""Whether one row can be read: stricter than reads.py, which trusts what the ledger wrote.
+
+A record may decode and still carry a number where a name belongs. Whoever checks a whole store, or takes records from
+a file, asks here first; after that nobody needs to look at types again.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.core.circuit import Circuit
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import LANE_NAME_LIMIT, Attempt, Message, MessageId
+from holdfast.store import records
+from holdfast.store.port import LaneRecord
+from holdfast.store.tables import META_LATEST, Table, Transaction, prefixed
+
+ID, STAMP, NUMBERED, KEY = 16, 24, 18, 20
+"""How many bytes keys have that begin with an id, a moment or an epoch."""
+
+UNREADABLE = (CorruptRecord, ValueError, TypeError, LookupError, struct.error)
+"""What decoding garbage can end with: records.py maps most of it, and a checker must survive the rest."""
+
+_NOTHING = type(None)
+
+
+def fault_of(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
+    """What is wrong with this row by itself; None if it can be read."""
+    reader = _READERS.get(table)
+    try:
+        if reader is not None:
+            reader(transaction, key, value)
+    except UNREADABLE as error:
+        return str(error)
+    return None
+
+
+def readable_message(id: MessageId, value: bytes) -> tuple[Message, int, bool] | None:
+    """A message as records.decode_message gives it, or None. Whether a body apart is whole is not asked here."""
+    try:
+        message, size, apart = records.decode_message(id, value)
+        check_message(message, size)
+    except UNREADABLE:
+        return None
+    return message, size, apart
+
+
+def check_message(message: Message, size: Any) -> None:
+    """The fields that messages and delivered records have in common."""
+    _check_name("lane", message.lane)
+    _check_name("host", message.host)
+    for text in (message.scheme, message.authority, message.method):
+        _check(text, str)
+    _check(message.path, bytes)
+    _check(message.route, str, _NOTHING)
+    check_moments((message.accepted_at, message.born))
+    _check_count(size)
+    for part in (part for header in message.headers for part in header):
+        _check(part, bytes)
+
+
+def check_attempt(attempt: Attempt) -> None:
+    check_moments((attempt.at, attempt.duration))
+    for text in (attempt.address, attempt.detail):
+        _check(text, str, _NOTHING)
+    _check(attempt.status, int, _NOTHING)
+    _check(attempt.answer, bytes, _NOTHING)
+
+
+def check_lane(record: LaneRecord) -> None:
+    _check_name("lane", record.key)
+    _check_name("host", record.host)
+    for number in (record.limit, record.circuit.consecutive_failures):
+        _check_count(number)
+    _check(record.circuit.probed, bytes, _NOTHING)
+    check_moments((record.run, record.hold_until, *_moments_of(record.circuit)))
+    for bucket in record.circuit.window.buckets:
+        _check(bucket, list)
+        if len(bucket) != 3:
+            raise CorruptRecord(f"a bucket of {len(bucket)} numbers")
+        for number in bucket:
+            _check_count(number)
+
+
+def _moments_of(circuit: Circuit) -> list[int]:
+    optional = (
+        circuit.first_attempt_at,
+        circuit.last_attempt_at,
+        circuit.last_success_at,
+        circuit.silent_since,
+        circuit.next_probe_at,
+    )
+    return [circuit.since, circuit.enabled_at, *(moment for moment in optional if moment is not None)]
+
+
+def _check(value: object, *kinds: type) -> None:
+    # Not isinstance: True is no number here.
+    if type(value) not in kinds:
+        raise CorruptRecord(f"{value!r:.40} where {kinds[0].__name__} belongs")
+
+
+def _check_name(what: str, name: Any) -> None:
+    """A name is a key of a table, and those have a length."""
+    _check(name, str)
+    if not 0 < len(name.encode()) <= LANE_NAME_LIMIT:
+        raise CorruptRecord(f"a {what}'s name of {len(name.encode())} bytes")
+
+
+def _check_count(number: Any) -> None:
+    _check(number, int)
+    if not 0 <= number < 1 << 63:
+        raise CorruptRecord(f"{number} is out of range")
+
+
+def check_moments(moments: Iterable[Any]) -> None:
+    for moment in moments:
+        _check_count(moment)
+
+
+def _check_length(data: bytes, length: int, what: str) -> None:
+    if len(data) != length:
+        raise CorruptRecord(f"{what} of {len(data)} bytes instead of {length}")
+
+
+# -- one reader a table ----------------------------------------------------------------------------------------------
+
+
+def _message(transaction: Transaction, key: bytes, value: bytes) -> None:
+    """With its body, which has to be whole."""
+    _check_length(key, ID, "an id")
+    message, size, apart = records.decode_message(key, value)
+    check_message(message, size)
+    _check(message.body, bytes)
+    if apart:
+        _check_pieces(transaction, key, size)
+    elif len(message.body) != size:
+        raise CorruptRecord(f"{len(message.body)} of {size} bytes of its body are there")
+
+
+def _check_pieces(transaction: Transaction, id: bytes, size: int) -> None:
+    """One after the other: a body is not read as a whole to be counted."""
+    there = 0
+    for number, (key, piece) in enumerate(prefixed(transaction, Table.BODIES, id)):
+        if key != records.numbered(id, number):
+            break
+        there += len(piece)
+    if there != size:
+        raise CorruptRecord(f"{there} of {size} bytes of its body are there")
+
+
+def _body(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, NUMBERED, "a piece's key")
+
+
+def _active(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, ID, "an id")
+    _check_name("lane", value.decode())
+
+
+def _entry(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_name("lane", key.decode())
+    _check_length(value, STAMP, "an entry")
+
+
+def _place(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, ID, "an id")
+    records.decode_place(value)
+
+
+def _attempt(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, NUMBERED, "an attempt's key")
+    check_attempt(records.decode_attempt(int.from_bytes(key[ID:], "big"), value))
+
+
+def _delivered(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, ID, "an id")
+    message, size, finished_at, attempt = records.decode_delivered(key, value)
+    check_message(message, size)
+    check_attempt(attempt)
+    check_moments((finished_at, attempt.number))
+
+
+def _finished(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, STAMP, "a key")
+    if not value or len(value) % ID:
+        raise CorruptRecord(f"{len(value)} bytes are no list of ids")
+
+
+def _dead(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, STAMP, "a key")
+    _check_name("lane", records.decode_dead(value)[0].decode())
+
+
+def _lane(transaction: Transaction, key: bytes, value: bytes) -> None:
+    record = records.decode_lane(value)
+    check_lane(record)
+    if records.lane_key(record.key) != key:
+        raise CorruptRecord(f"the record is that of {record.key}")
+
+
+def _key(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, KEY, "a key")
+    records.decode_key(value)
+
+
+def _share(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_name("host", key.decode())
+    _check_length(value, 8, "a share")
+
+
+def _meta(transaction: Transaction, key: bytes, value: bytes) -> None:
+    if key == META_LATEST:
+        _check_length(value, STAMP, "the latest moment and id")
+
+
+_READERS: dict[Table, Callable[[Transaction, bytes, bytes], None]] = {
+    Table.MESSAGES: _message,
+    Table.BODIES: _body,
+    Table.ACTIVE: _active,
+    Table.WAITING: _entry,
+    Table.RETRY: _entry,
+    Table.AGING: _entry,
+    Table.PLACES: _place,
+    Table.ATTEMPTS: _attempt,
+    Table.DELIVERED: _delivered,
+    Table.FINISHED: _finished,
+    Table.DEAD: _dead,
+    Table.DEAD_LANE: _entry,
+    Table.LANES: _lane,
+    Table.KEYS: _key,
+    Table.SHARES: _share,
+    Table.META: _meta,
+}

@@ -1,0 +1,205 @@
+"""Many messages in steps: what is asked for, how far it came, Ctrl-C, questions and the bar."""
+
+import json
+import os
+import signal
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from cli.scripted import Received, Script, circuit, documents, problem, status
+from cli.terminal import PATIENCE, on_terminal
+from holdfast.cli.bulk import STEP
+from holdfast.cli.main import main
+from holdfast.cli.progress import picture
+
+Captured = pytest.CaptureFixture[str]
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+JUST_AFTER_NOON = "2026-01-01T12:00:00.001Z"
+REPLAY = "POST /v1/dead/replay"
+DROP = "POST /v1/messages/drop"
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("dead", "message_actions"):
+        monkeypatch.setattr(f"holdfast.cli.{module}.wall_clock", lambda: NOON)
+
+
+def bodies(gateway: Script) -> list[dict[str, object]]:
+    return [json.loads(each.body) for each in gateway.received]
+
+
+def replayed(*counts: int) -> list[dict[str, object]]:
+    return [{"replayed": each, "done": each < STEP} for each in counts]
+
+
+def test_it_goes_in_steps_with_an_end_that_was_fixed_before(gateway: Script, capsys: Captured, noon: None) -> None:
+    gateway.answers[REPLAY] = documents(*replayed(STEP, STEP, 12))
+    assert main(["dead", "replay", "--host", "a.example", "--since", "2h", "--reason", "expired"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == (f"{2 * STEP + 12} dead messages replayed\n", "")
+    select = {"host": "a.example", "since": "2026-01-01T10:00:00.000Z", "until": JUST_AFTER_NOON, "reason": "expired"}
+    assert bodies(gateway) == [{**select, "limit": STEP}] * 3
+
+
+@pytest.mark.parametrize(
+    ("until", "sent"),
+    [
+        ("30m", "2026-01-01T11:30:00.000Z"),
+        ("2025-12-31T00:00:00+02:00", "2025-12-30T22:00:00.000Z"),
+        ("2025-12-31", "2025-12-31T00:00:00.000Z"),
+        ("2030-01-01T00:00:00Z", JUST_AFTER_NOON),
+        ("99999d", "1970-01-01T00:00:00.000Z"),
+    ],
+)
+def test_until(gateway: Script, noon: None, until: str, sent: str) -> None:
+    gateway.answers["POST /v1/dead/drop"] = documents({"dropped": 0, "done": True})
+    assert main(["dead", "drop", "--until", until]) == 0
+    assert bodies(gateway) == [{"until": sent, "limit": STEP}]
+
+
+def test_a_limit_over_all_steps(gateway: Script, capsys: Captured) -> None:
+    gateway.answers[REPLAY] = documents(*replayed(STEP), {"replayed": 1, "done": False})
+    assert main(["dead", "replay", "--limit", str(STEP + 1), "--json"]) == 0
+    assert [each["limit"] for each in bodies(gateway)] == [STEP, 1]
+    assert json.loads(capsys.readouterr().out) == {"replayed": STEP + 1, "done": True}
+
+
+def test_messages_are_dropped_in_bulk(gateway: Script, capsys: Captured, noon: None) -> None:
+    gateway.answers[DROP] = documents({"dropped": 1, "done": True})
+    assert main(["messages", "drop", "--host", "a", "--state", "held"]) == 0
+    assert main(["messages", "drop", "--before", "1d", "--json"]) == 0
+    assert capsys.readouterr().out == '1 message dropped\n{"dropped": 1, "done": true}\n'
+    assert bodies(gateway) == [
+        {"host": "a", "state": "held", "before": JUST_AFTER_NOON, "limit": STEP},
+        {"before": "2025-12-31T12:00:00.000Z", "limit": STEP},
+    ]
+
+
+def test_a_failure_on_the_way_says_how_far_it_came(gateway: Script, capsys: Captured) -> None:
+    gateway.answers[REPLAY] = [*documents(*replayed(STEP)), *problem(503, "The store failed.")]
+    assert main(["dead", "replay"]) == 1
+    captured = capsys.readouterr()
+    assert (
+        captured.out
+        == f"{STEP} dead messages replayed, then it was cut short: the same command goes on with the rest\n"
+    )
+    assert captured.err == "holdfast: The store failed.\n"
+
+
+def test_a_failure_at_the_start_is_only_a_failure(gateway: Script, capsys: Captured) -> None:
+    gateway.answers[REPLAY] = problem(404, "There is no circuit for a.")
+    assert main(["dead", "replay", "--host", "a"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "holdfast: There is no circuit for a.\n")
+
+
+def test_control_c_lets_the_step_end_and_says_how_far_it_came(gateway: Script, capsys: Captured) -> None:
+    def press(received: Received) -> None:
+        if len(gateway.received) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    gateway.before_answer = press
+    gateway.answers[REPLAY] = documents(*replayed(STEP, STEP, STEP))
+    assert main(["dead", "replay", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out) == {"replayed": 2 * STEP, "done": False}
+    assert len(gateway.received) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_control_c_twice_does_not_wait_for_the_step(gateway: Script) -> None:
+    gateway.answers["GET /v1/status"] = documents(status())
+    gateway.answers[REPLAY] = []
+    step_begun = threading.Event()
+    gateway.before_answer = lambda received: step_begun.set() if received.method == "POST" else None
+    with on_terminal("dead", "replay") as terminal:
+        terminal.wait_for("0%  0 of 17 replayed")
+        assert step_begun.wait(PATIENCE)
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.wait_for("finishing this step, Ctrl-C again ends it at once")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+    assert b"\r\x1b[K0 dead messages replayed, then it was cut short" in terminal.shown
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        (("dead", "drop"), "Drop all 17 dead messages? They are gone for good. [y/N] "),
+        (("messages", "drop"), "Drop everything: 1,204 waiting and 17 dead messages? They are gone for good. [y/N] "),
+    ],
+)
+@pytest.mark.parametrize(("reply", "dropped"), [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False)])
+def test_without_a_filter_a_drop_asks(
+    gateway: Script, command: tuple[str, ...], question: str, reply: str, dropped: bool
+) -> None:
+    gateway.answers["GET /v1/status"] = documents(status())
+    path = f"POST /v1/{command[0]}/drop"
+    gateway.answers[path] = documents({"dropped": 17, "done": True})
+    with on_terminal(*command) as terminal:
+        terminal.wait_for(question)
+        assert path not in gateway.paths()
+        terminal.type(reply)
+        assert terminal.end() == (0 if dropped else 1)
+    assert (path in gateway.paths()) is dropped
+    assert (b"17 " if dropped else b"holdfast: nothing was dropped") in terminal.shown.rpartition(b"[y/N]")[2]
+
+
+@pytest.mark.parametrize(
+    "command", [("dead", "drop", "--yes"), ("dead", "drop", "--until", "0s"), ("messages", "drop", "--state", "dead")]
+)
+def test_with_yes_or_a_filter_nobody_is_asked(gateway: Script, command: tuple[str, ...]) -> None:
+    gateway.answers["GET /v1/status"] = documents(status())
+    gateway.answers[f"POST /v1/{command[0]}/drop"] = documents({"dropped": 17, "done": True})
+    with on_terminal(*command) as terminal:
+        assert terminal.end() == 0
+    assert b"[y/N]" not in terminal.shown
+
+
+def test_a_script_without_an_id_drops_nothing(gateway: Script, capsys: Captured) -> None:
+    assert main(["messages", "drop"]) == 2
+    assert capsys.readouterr().err.startswith("holdfast: name an ID or a filter; ")
+    assert main(["messages", "drop", "msg_1", "--state", "dead"]) == 2
+    assert capsys.readouterr().err == "holdfast: an ID goes alone, without filters\n"
+    assert gateway.received == []
+
+
+# -- the bar ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "expected"),
+    [
+        (0, 50_000, "[..............................]   0%  0 of 50,000 done"),
+        (12_500, 50_000, "[#######.......................]  25%  12,500 of 50,000 done"),
+        (50_001, 50_000, "[##############################] 100%  50,001 of 50,001 done"),
+        (1_250, None, "1,250 done"),
+        (0, 0, "0 done"),
+    ],
+)
+def test_picture(count: int, total: int | None, expected: str) -> None:
+    assert picture("done", count, total) == expected
+
+
+def test_the_bar_moves_and_goes_away(gateway: Script) -> None:
+    gateway.answers["GET /v1/circuits/a"] = documents(circuit(dead=2 * STEP))
+    gateway.answers[REPLAY] = documents(*replayed(STEP, STEP, 0))
+    with on_terminal("dead", "replay", "--host", "a") as terminal:
+        assert terminal.end() == 0
+    shown = terminal.shown.decode()
+    assert [part for part in ("   0%  ", "  50%  ", " 100%  ") if part in shown] == ["   0%  ", "  50%  ", " 100%  "]
+    assert shown.endswith(f"\r\x1b[K{2 * STEP} dead messages replayed\r\n")
+
+
+def test_without_a_total_the_bar_only_counts(gateway: Script) -> None:
+    gateway.answers[REPLAY] = documents(*replayed(STEP, 0))
+    with on_terminal("dead", "replay", "--since", "1h") as terminal:
+        assert terminal.end() == 0
+    assert f"\r\x1b[K{STEP} replayed".encode() in terminal.shown
+    assert gateway.paths() == [REPLAY] * 2

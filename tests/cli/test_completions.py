@@ -1,0 +1,85 @@
+"""Completion scripts: real shells load them, and what they offer is what the commands take."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import EXECUTABLE, Run
+from holdfast.cli.commands import COMMANDS
+from holdfast.cli.completions import tree
+
+BASH = """
+source <("$1" completions bash)
+shift
+COMP_WORDS=(holdfast "$@") COMP_CWORD=$#
+_holdfast
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def test_every_command_is_there_with_its_options() -> None:
+    assert [node.words for node in tree()] == [(name,) for name in COMMANDS]
+    actions = {node.words[0]: [each.words[1] for each in node.nodes] for node in tree() if node.nodes}
+    assert actions["messages"] == ["list", "show", "retry", "drop"]
+    assert actions["dead"] == ["list", "replay", "drop", "export"]
+    flags = {flag for node in tree() if node.words == ("status",) for each in node.options for flag in each.flags}
+    assert flags == {"-h", "--help", "--watch", "--json", "--socket", "--config"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_read_it(shell: str, holdfast: Run, tmp_path: Path) -> None:
+    script = holdfast("completions", shell).stdout
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    (tmp_path / "script").write_text(script)
+    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True, timeout=30)
+
+
+def test_bash_loads_it() -> None:
+    script = f"source <({EXECUTABLE} completions bash); complete -p holdfast"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert (result.stdout, result.stderr) == ("complete -F _holdfast holdfast\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["stat"], {"status"}),
+        (["--v"], {"--version"}),
+        (["messages", ""], {"list", "show", "retry", "drop", "-h", "--help"}),
+        (["messages", "list", "--s"], {"--state", "--socket"}),
+        (["messages", "drop", "--state", ""], {"queued", "retrying", "held", "dead"}),
+        (["dead", "replay", "--reason", "ex"], {"exhausted", "expired"}),
+        (["dead", "list", "--host", ""], {""}),
+        (["completions", ""], {"bash", "zsh", "fish", "-h", "--help"}),
+        (["check", "a"], {"a b.toml"}),
+        (["status", "--config", "a"], {"a b.toml"}),
+    ],
+)
+def test_what_bash_offers(words: list[str], expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / "a b.toml").touch()
+    command = ["bash", "-c", BASH, "bash", EXECUTABLE, *words]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=tmp_path)
+    assert set(result.stdout.split("\n")[:-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("holdfast stat", {"status"}),
+        ("holdfast messages ", {"list", "show", "retry", "drop"}),
+        ("holdfast messages list --s", {"--state", "--socket"}),
+        ("holdfast dead replay --reason ", {"exhausted", "expired"}),
+        ("holdfast dead list --host ", set()),
+        ("holdfast status --config a", {"a b.toml"}),
+    ],
+)
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
+def test_what_fish_offers(line: str, expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / "a b.toml").touch()
+    script = f"{EXECUTABLE} completions fish | source; complete -C '{line}'"
+    result = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert {offer.partition("\t")[0] for offer in result.stdout.splitlines()} == expected
+    assert result.stderr == ""

@@ -1,0 +1,89 @@
+"""A new config is taken over by SIGHUP or on call, without dropping a connection or an attempt."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from harness import PATIENCE, Gateway, Receiver, running, until
+from holdfast.config import build
+from holdfast.reloading import NEEDS_RESTART, changed, merge
+
+ROUTE = '[routes.billing]\nurl = "{url}/in"\n'
+
+
+@contextmanager
+def configured(tmp_path: Path, text: str = "") -> Iterator[tuple[Gateway, Path]]:
+    file = tmp_path / "holdfast.toml"
+    file.write_text(text)
+    with running(tmp_path / "store", config=file) as gateway:
+        yield gateway, file
+
+
+def test_a_new_route_works_after_a_reload_and_the_connection_stays(tmp_path: Path, receiver: Receiver) -> None:
+    with configured(tmp_path) as (gateway, file), httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        url = f"http://{gateway.ingest}/to/billing/x"
+        assert client.post(url, content=b"1").status_code == 404
+        file.write_text(ROUTE.format(url=receiver.url))
+        answer = gateway.call("POST", "/v1/reload")
+        assert answer.json() == {"changed": ["routes.billing"], "needs_restart": []}
+        assert client.post(url, content=b"2").status_code == 202
+        assert receiver.wait_for_one().path == "/in/x"
+
+
+def test_sighup_reloads(tmp_path: Path, receiver: Receiver) -> None:
+    with configured(tmp_path) as (gateway, file):
+        file.write_text(ROUTE.format(url=receiver.url) + "[log]\nlevel = 'debug'\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        told = until(lambda: [event for event in gateway.events() if event["event"] == "reloaded"])
+        assert told[0]["changed"] == ["log.level", "routes.billing"]
+
+
+def test_a_bad_file_keeps_the_old_config_and_says_why(tmp_path: Path, receiver: Receiver) -> None:
+    with configured(tmp_path, ROUTE.format(url=receiver.url)) as (gateway, file):
+        file.write_text("[retry]\nbase = 'soon'\n[routes.billing]\nurl = 'ftp://x'\n")
+        answer = gateway.call("POST", "/v1/reload")
+        assert answer.status_code == 422
+        assert len(answer.json()["faults"]) == 2
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: sum(event["event"] == "reload_refused" for event in gateway.events()) == 2)
+        assert httpx.post(f"http://{gateway.ingest}/to/billing", trust_env=False).status_code == 202
+        receiver.wait_for_one()
+
+
+def test_what_needs_a_restart_is_told_and_left(tmp_path: Path) -> None:
+    with configured(tmp_path) as (gateway, file):
+        file.write_text("[delivery]\nmax_answer = '1KiB'\nper_host = 3\n")
+        answer = gateway.call("POST", "/v1/reload").json()
+        assert answer == {"changed": ["delivery.per_host"], "needs_restart": ["delivery.max_answer"]}
+
+
+def test_an_attempt_under_way_goes_on_through_a_reload(tmp_path: Path, receiver: Receiver) -> None:
+    entered, let_go = receiver.hang()
+    with configured(tmp_path) as (gateway, file):
+        id = gateway.post(f"{receiver.url}/slow").json()["id"]
+        assert entered.wait(PATIENCE)
+        file.write_text("[delivery]\nfirst_attempts = 16\nper_host = 1\n")
+        assert gateway.call("POST", "/v1/reload").status_code == 200
+        let_go.set()
+        until(lambda: gateway.message(id)["state"] == "delivered")
+        assert len(gateway.message(id)["attempts"]) == 1
+        assert gateway.get(f"/circuits/127.0.0.1:{receiver.port}").json()["limit"] == 1
+
+
+def test_every_key_that_needs_a_restart_is_one_of_the_config() -> None:
+    running_one = build({})
+    for key in NEEDS_RESTART:
+        section, _, name = key.partition(".")
+        assert hasattr(getattr(running_one, section), name)
+
+
+def test_merging_leaves_what_needs_a_restart() -> None:
+    old = build({})
+    new = build({"store": {"max_size": "1GiB", "host_share": 0.2}, "ingest": {"idempotency": "1h"}})
+    merged, left = merge(old, new)
+    assert left == ["store.max_size", "ingest.idempotency"]
+    assert (merged.store.max_size, merged.store.host_share) == (old.store.max_size, 0.2)
+    assert changed(old, merged) == ["store.host_share"]

@@ -1,0 +1,44 @@
+"""A scrape, read back with the client library's own parser; and a gateway that does not come up."""
+
+import subprocess
+from pathlib import Path
+
+import httpx
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from harness import HOLDFAST, PATIENCE, Gateway, settings
+
+
+class Scrape:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.families: dict[str, Metric] = {}
+        for family in text_string_to_metric_families(text):
+            # The parser gives a counter the name that OpenMetrics has for it.
+            self.families[family.name + ("_total" if family.type == "counter" else "")] = family
+
+    def value(self, sample: str, **labels: str) -> float:
+        (found,) = [each.value for each in self.samples(sample) if each.labels == labels]
+        return float(found)
+
+    def samples(self, name: str) -> list[Sample]:
+        return [sample for family in self.families.values() for sample in family.samples if sample.name == name]
+
+    def labels(self, name: str, label: str) -> list[str]:
+        return [sample.labels[label] for sample in self.samples(name)]
+
+
+def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
+    answer = httpx.get(f"http://{address or gateway.status}/metrics", trust_env=False, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return Scrape(answer.text)
+
+
+def run_in_vain(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
+    """A gateway that is expected to give up by itself."""
+    return subprocess.run(
+        [HOLDFAST, "run"], env=settings(store, **keys), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
