@@ -1,13 +1,14 @@
 """A new config is taken over by SIGHUP or on call, without dropping a connection or an attempt."""
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
-from harness import PATIENCE, Gateway, Receiver, running, until
+from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
 from holdfast.config import build
 from holdfast.reloading import NEEDS_RESTART, changed, merge
 
@@ -71,6 +72,22 @@ def test_an_attempt_under_way_goes_on_through_a_reload(tmp_path: Path, receiver:
         until(lambda: gateway.message(id)["state"] == "delivered")
         assert len(gateway.message(id)["attempts"]) == 1
         assert gateway.get(f"/circuits/127.0.0.1:{receiver.port}").json()["limit"] == 1
+
+
+def test_the_command_says_what_changed_what_waits_and_what_is_wrong(tmp_path: Path) -> None:
+    with configured(tmp_path) as (gateway, file):
+
+        def reload() -> "subprocess.CompletedProcess[str]":
+            command = [HOLDFAST, "reload", "--socket", str(gateway.control)]
+            return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+        assert reload().stdout == "reloaded: nothing has changed\n"
+        file.write_text("[retry]\njitter = 0.5\n[delivery]\nmax_answer = '1KiB'\n")
+        assert reload().stdout == "reloaded: retry.jitter\nwaits for a restart: delivery.max_answer\n"
+        file.write_text("[retry]\njitter = 'much'\n")
+        refused = reload()
+        assert refused.returncode == 1
+        assert "retry.jitter" in refused.stderr
 
 
 def test_every_key_that_needs_a_restart_is_one_of_the_config() -> None:

@@ -84,6 +84,11 @@ COMMANDS = {
         "holdfast drain --wait",
         "holdfast drain --cancel",
     ),
+    "reload": Command(
+        "reload:reload",
+        "let the gateway take over its config as it is now",
+        "holdfast reload",
+    ),
     "send": Command(
         "send:send",
         "send a webhook through the gateway",
