@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench-operators lock clean
+.PHONY: run test lint format bench-operators bench-replay lock clean
 COUNT ?= 1000000
+DEAD ?= 50000
 
 run: $(READY)  ## start the gateway with config/dev.toml
 	@echo "a receiver:  python3 deploy/example/receiver.py 9000"
@@ -33,6 +34,9 @@ $(READY): requirements.lock pyproject.toml
 
 bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting and with none
 	$(BIN)/python tests/bench/operators.py $(COUNT)
+
+bench-replay: $(READY)  ## dead replay of DEAD messages, interrupted and repeated
+	$(BIN)/python tests/bench/replay.py $(DEAD)
 
 lock:  ## resolve pyproject.toml anew and write what came out of it
 	rm -rf $(VENV)

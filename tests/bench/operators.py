@@ -23,7 +23,7 @@ from harness import Gateway, Receiver, running
 
 FROZEN = "frozen.example:443"
 ROUNDS = 40
-QUESTIONS = ("/status", "/circuits", "/v1/messages?limit=100", "/v1/messages?state=held&limit=100")
+QUESTIONS = ("/status", "/circuits", "/metrics", "/v1/messages?limit=100", "/v1/messages?state=held&limit=100")
 
 
 class Flow:
