@@ -14,7 +14,7 @@ run: $(READY)  ## start the gateway with config/dev.toml
 	@exec $(BIN)/holdfast run --config config/dev.toml
 
 test: $(READY)  ## the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests

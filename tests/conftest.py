@@ -1,9 +1,13 @@
-from collections.abc import Iterator
+"""Real processes as fixtures, and figures that tests measured, told at the end of the run."""
+
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from harness import Gateway, Receiver, running
+
+MEASURED = "measured"
 
 
 @pytest.fixture
@@ -17,3 +21,17 @@ def receiver() -> Iterator[Receiver]:
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     with running(tmp_path / "store") as gateway:
         yield gateway
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Keeps a line for the end of the test log, from whichever worker ran the test."""
+    return lambda line: record_property(MEASURED, line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    for report in reports:
+        for name, line in getattr(report, "user_properties", ()):
+            if name == MEASURED and report.when == "call":
+                terminalreporter.write_line(f"measured: {line}")

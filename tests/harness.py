@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ class Received:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    status: int = 0
+    """What it was answered."""
 
     @property
     def id(self) -> str:
@@ -53,7 +55,7 @@ class Receiver:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 request = Received(self.command, self.path, headers, body)
                 status = receiver.answer(request)
-                receiver.remember(request)
+                receiver.remember(replace(request, status=status))
                 with suppress(OSError):
                     self.send_response(status)
                     self.send_header("content-length", "0")

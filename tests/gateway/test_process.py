@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,14 +138,13 @@ def memory(pid: int) -> dict[str, int]:
     return {name: int(size) for name, size in re.findall(r"(VmRSS|RssAnon|RssFile):\s+(\d+) kB", text)}
 
 
-def test_idle_it_takes_little_memory_and_no_cpu(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+def test_idle_it_takes_little_memory_and_no_cpu(gateway: Gateway, measured: Callable[[str], None]) -> None:
     gateway.get("/healthz")
     pid = gateway.process.pid
     before = cpu_seconds(pid)
     threading.Event().wait(10)
     used = cpu_seconds(pid) - before
     rss = memory(pid)
-    with capsys.disabled():
-        print(f"\nidle over 10 s: {used * 1000:.0f} ms of CPU; {rss}")
+    measured(f"idle over 10 s: {used * 1000:.0f} ms of CPU; in kB {rss}")
     assert rss["VmRSS"] < 48 * 1024
     assert used < 0.05

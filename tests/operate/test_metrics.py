@@ -2,10 +2,10 @@
 
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import pytest
 
 from harness import PATIENCE, Gateway, Receiver, running, until
 from operate.scraping import scrape
@@ -216,7 +216,7 @@ def test_connections_are_counted_by_listener(gateway: Gateway) -> None:
 
 
 def test_the_client_library_is_loaded_by_the_first_scrape_and_stays_small(
-    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+    gateway: Gateway, measured: Callable[[str], None]
 ) -> None:
     def rss() -> int:
         text = Path(f"/proc/{gateway.process.pid}/status").read_text()
@@ -226,6 +226,5 @@ def test_the_client_library_is_loaded_by_the_first_scrape_and_stays_small(
     before = rss()
     scrape(gateway)
     after = rss()
-    with capsys.disabled():
-        print(f"\nthe first scrape: {before} to {after} kB")
+    measured(f"RSS around the first scrape: {before} to {after} kB")
     assert before + 500 < after < 48 * 1024
