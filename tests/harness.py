@@ -133,7 +133,8 @@ class Gateway:
     def call(self, method: str, path: str, document: object = None) -> httpx.Response:
         """Over the control socket."""
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.control)), timeout=PATIENCE) as client:
-            return client.request(method, f"http://holdfast{path}", json=document)
+            content = None if document is None else json.dumps(document)
+            return client.request(method, f"http://holdfast{path}", content=content)
 
     def message(self, id: str) -> dict[str, Any]:
         return dict(self.get(f"/messages/{id}").json())

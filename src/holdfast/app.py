@@ -30,7 +30,7 @@ from holdfast.http.server import Limits, Server
 from holdfast.http.transport import Transport
 from holdfast.ingest.doorkeeper import read_token
 from holdfast.ingest.handler import Ingest
-from holdfast.lifecycle import Lifecycle, Stage, first_signal
+from holdfast.lifecycle import Lifecycle, Stage, first_signal, watch_clock
 from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
 from holdfast.log import event, setup
 from holdfast.news import News
@@ -133,6 +133,7 @@ class Gateway:
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
+            operators.start_soon(watch_clock, self._clock, self._tell_jump)
             await self._serve_operators(operators, listeners)
             async with trio.open_nursery() as store:
                 self._ledger.open()
@@ -300,6 +301,10 @@ class Gateway:
             event(_logger, logging.WARNING, "clock_behind", seconds=self._clock.behind / 1000)
         if self._config.egress.allow_loopback:
             event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
+
+    def _tell_jump(self, seconds: float) -> None:
+        detail = "the wall clock jumped and is not followed until the next start"
+        event(_logger, logging.WARNING, "clock_jumped", seconds=seconds, detail=detail)
 
     def _tell_ready(self, listeners: Listeners) -> None:
         wanted = self._config.listen

@@ -1,15 +1,22 @@
 """The life of the process: starting, ready, draining, and what probes and operators are told of it."""
 
 import signal
+from collections.abc import Callable
 from enum import StrEnum
 
 import trio
 
+from holdfast.clock import BootClock
 from holdfast.core.tally import Tally
 from holdfast.store.ledger import Ledger
 
 STUCK_AFTER = 30.0
 """Seconds that one commit may take before the process counts as not making progress."""
+
+
+LOOK_AT_CLOCK_EVERY = 60.0
+CLOCK_JUMP = 2_000
+"""Milliseconds within a minute above which the wall clock did not drift but jump."""
 
 
 class Stage(StrEnum):
@@ -52,6 +59,17 @@ class Lifecycle:
     @property
     def store_full(self) -> bool:
         return self._ledger.full
+
+
+async def watch_clock(clock: BootClock, tell: Callable[[float], None]) -> None:
+    """Tells when the wall clock jumps, by how many seconds it is now away: it is not followed."""
+    known = clock.drift()
+    while True:
+        await trio.sleep(LOOK_AT_CLOCK_EVERY)
+        drift = clock.drift()
+        if abs(drift - known) >= CLOCK_JUMP:
+            tell(drift / 1000)
+            known = drift
 
 
 async def first_signal(*, task_status: trio.TaskStatus[trio.Event] = trio.TASK_STATUS_IGNORED) -> None:

@@ -81,8 +81,23 @@ def test_reading(call: Caller) -> None:
         assert call("GET", "/v1/messages", query=f"?host={key}&state=delivered")["messages"][0]["id"] == delivered
         call("GET", "/v1/messages", query="?limit=none")
         call("GET", "/v1/messages", query="?host=nowhere.example")
+        assert call("GET", "/v1/messages", query="?host=forgotten.example:443")["messages"] == []
         assert "delivered by attempt 1" in call("GET", "/v1/messages/{id}", delivered)["why"]
         call("GET", "/v1/messages/{id}", UNKNOWN)
+
+
+@pytest.mark.parametrize("name", ["x" * 600, "\udcff", "host name", "h\u00e4st:443"])
+def test_odd_names_and_times_are_unknown_and_harm_nothing(call: Caller, name: str) -> None:
+    escaped = quote(name, safe="", errors="surrogatepass")
+    for path in (f"/v1/circuits/{escaped}", f"/v1/messages?host={escaped}"):
+        assert call.gateway.call("GET", path).status_code == 404
+    if len(name) > 500:
+        assert call.gateway.call("GET", f"/v1/circuits?after={name}").status_code == 404
+    for path in ("/v1/dead/replay", "/v1/dead/drop", "/v1/messages/drop"):
+        assert call.gateway.call("POST", path, {"host": name}).status_code == 404
+    since = {"since": "0001-01-01T00:00:00Z", "until": "9999-12-31T23:59:59Z"}
+    assert call.gateway.call("POST", "/v1/dead/drop", since).status_code == 200
+    assert call.gateway.get("/healthz").status_code == 200
 
 
 def test_a_message_is_retried_and_dropped(call: Caller) -> None:

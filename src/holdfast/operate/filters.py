@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import DeadReason, MessageId, State, parse_id
+from holdfast.core.message import LANE_NAME_LIMIT, DeadReason, MessageId, State, parse_id
 from holdfast.operate.routing import problem
 
 PAGE = 100
@@ -50,7 +50,14 @@ def moment(name: str, value: object, otherwise: int) -> int:
         parsed = datetime.fromisoformat(str(value))
     except ValueError:
         raise problem(400, "bad-query", f"{name} is a time such as 2026-01-31T12:00:00Z.") from None
-    return round(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000)
+    return max(0, round(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000))
+
+
+def circuit_name(value: str) -> str:
+    """A host or a key that a circuit may have; anything else is unknown before it reaches the store."""
+    if not value or not value.isascii() or len(value) > LANE_NAME_LIMIT:
+        raise problem(404, "unknown-host", "There is no circuit of such a name.")
+    return value
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:

@@ -14,7 +14,7 @@ from holdfast.core.series import WIDTH
 from holdfast.core.why import why
 from holdfast.news import News
 from holdfast.operate import shapes
-from holdfast.operate.filters import LONGEST_PAGE, after_id, choice, page_limit
+from holdfast.operate.filters import LONGEST_PAGE, after_id, choice, circuit_name, page_limit
 from holdfast.operate.ports import Condition, Deliveries
 from holdfast.operate.routing import problem
 from holdfast.store.port import CircuitView, Store, Story
@@ -101,7 +101,7 @@ class Insight:
     async def circuits(self, query: Mapping[str, str], *, masked: bool) -> dict[str, Any]:
         """A page of circuits. Where circuits go by URL, `masked` hides the paths, in `next` too."""
         state = choice(CircuitState, "state", query.get("state"))
-        after = await self._unmasked(query.get("after") or None)
+        after = await self._unmasked(circuit_name(query["after"])) if query.get("after") else None
         found, following = await self._store.circuits(state, after, page_limit(query))
         if masked and following is not None:
             following = masked_lane(following)
@@ -124,7 +124,7 @@ class Insight:
 
     async def find_circuit(self, name: str) -> CircuitView:
         """The circuit of this key, or the only one of this host when no port is given."""
-        exact = await self._store.circuit(name)
+        exact = await self._store.circuit(circuit_name(name))
         if exact is not None:
             return exact
         candidates = [view for prefix in _prefixes(name) for view in await self._starting_with(prefix)]
@@ -138,14 +138,14 @@ class Insight:
 
     async def find_or_name_circuit(self, name: str) -> tuple[str, str]:
         """The key and host of a circuit, or of one that was never seen when it is named in full."""
-        if await self._store.circuit(name) is None and _FULL_NAME.fullmatch(name):
+        if await self._store.circuit(circuit_name(name)) is None and _FULL_NAME.fullmatch(name):
             return name, name
         record = (await self.find_circuit(name)).record
         return record.key, record.host
 
     async def lane_named(self, name: str) -> str:
         """The lane of a host; of one whose circuit is forgotten, dead letters may still be there."""
-        if await self._store.circuit(name) is None and _FULL_NAME.fullmatch(name):
+        if await self._store.circuit(circuit_name(name)) is None and _FULL_NAME.fullmatch(name):
             return name
         return (await self.find_circuit(name)).record.key
 
@@ -194,7 +194,7 @@ class Insight:
 
     async def messages(self, query: Mapping[str, str]) -> dict[str, Any]:
         state = choice(State, "state", query.get("state"))
-        lane = (await self.find_circuit(query["host"])).record.key if query.get("host") else None
+        lane = await self.lane_named(query["host"]) if query.get("host") else None
         after = after_id(query.get("after"))
         found, following = await self._store.stories(state, lane, after, page_limit(query))
         return {
