@@ -26,7 +26,7 @@ from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.http.problem import problem_for_status
-from holdfast.http.server import Limits, Server
+from holdfast.http.server import LOCAL_LIMITS, Limits, Server
 from holdfast.http.transport import Transport
 from holdfast.ingest.doorkeeper import read_token
 from holdfast.ingest.handler import Ingest
@@ -53,15 +53,6 @@ KEPT_ALIVE = 50.0
 """Seconds that an idle connection to a receiver is kept: below the 60 s after which many servers close theirs."""
 LAST_ANSWERS = 2.0
 """Seconds that requests under way have to get their answers when ingest stops."""
-OPERATORS_LIMITS = Limits(
-    max_body=65_536,
-    max_head=32_768,
-    max_headers=100,
-    max_connections=64,
-    head_timeout=10,
-    body_timeout=10,
-    idle_timeout=75,
-)
 HOSTS_REPORTED = 20
 
 _logger = logging.getLogger("holdfast")
@@ -164,10 +155,10 @@ class Gateway:
         control.drain_timeout = config.drain.timeout / 1000
         self._insight, self._status, self._control = insight, status, control
         admit = Admission(self._group, self._tell_refused)
-        self._servers["status"] = Server(status, OPERATORS_LIMITS, gate=status.gate)
-        self._servers["control"] = Server(control, OPERATORS_LIMITS, admit=admit)
+        self._servers["status"] = Server(status, LOCAL_LIMITS, gate=status.gate)
+        self._servers["control"] = Server(control, LOCAL_LIMITS, admit=admit)
         if "probe" in listeners.tcp:
-            self._servers["probe"] = Server(Router(probes.routes), OPERATORS_LIMITS)
+            self._servers["probe"] = Server(Router(probes.routes), LOCAL_LIMITS)
         nursery.start_soon(self._news.run)
         for name, server in self._servers.items():
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))

@@ -12,9 +12,9 @@ from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.demo.clock import FastClock
-from holdfast.demo.receiver import LIMITS, LOOPBACK
+from holdfast.demo.receiver import LOOPBACK
 from holdfast.demo.transports import plain_transport
-from holdfast.http.server import Server, open_tcp_listeners
+from holdfast.http.server import LOCAL_LIMITS, Server, open_tcp_listeners
 from holdfast.http.transport import Resolve
 from holdfast.ingest.handler import Ingest
 from holdfast.lifecycle import Lifecycle, Stage
@@ -87,7 +87,7 @@ class Gateway:
         # The clock is meant to drift, and nobody scrapes a demo for its connections.
         metrics = Metrics(self.insight, self.ledger, self.dispatcher, self._lifecycle, self.clock, dict, lambda: 0)
         listener = StatusListener(self.insight, Probes(self.insight, metrics), frozenset({"localhost", LOOPBACK}))
-        return Server(listener, LIMITS, gate=listener.gate)
+        return Server(listener, LOCAL_LIMITS, gate=listener.gate)
 
     def _ingest_server(self) -> Server:
         def refused(slug: str) -> None:
@@ -95,7 +95,7 @@ class Gateway:
 
         judge = self._guard.judge_literal
         handler = Ingest(self.config, self.ledger, self.clock, judge, refused, listening=self.ingest)
-        return Server(handler, LIMITS, gate=handler.gate)
+        return Server(handler, LOCAL_LIMITS, gate=handler.gate)
 
 
 def _address(listeners: list[trio.SocketListener]) -> Address:

@@ -12,20 +12,11 @@ from typing import Any
 import trio
 
 from holdfast.http.connection import Origin
-from holdfast.http.server import Limits, Request, Response, Server, open_tcp_listeners
+from holdfast.http.server import LOCAL_LIMITS, Request, Response, Server, open_tcp_listeners
 
 LOOPBACK = "127.0.0.1"
 WORK = 0.02
 """Seconds that a webhook takes here: enough for several to be under way at once."""
-LIMITS = Limits(
-    max_body=65_536,
-    max_head=32_768,
-    max_headers=100,
-    max_connections=64,
-    head_timeout=10,
-    body_timeout=10,
-    idle_timeout=75,
-)
 
 Addresses = Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]]
 
@@ -72,7 +63,7 @@ class Receiver:
         with socket.socket() as closed:
             closed.bind((LOOPBACK, 0))
             self._closed_port = int(closed.getsockname()[1])
-            await Server(self.answer, LIMITS).serve(listeners, task_status=task_status)
+            await Server(self.answer, LOCAL_LIMITS).serve(listeners, task_status=task_status)
 
     @property
     def addresses(self) -> Addresses:

@@ -20,6 +20,7 @@ from holdfast.http.problem import Problem, problem_for_status
 from holdfast.http.server_connection import ServerConnection, linger
 
 __all__ = [
+    "LOCAL_LIMITS",
     "Admission",
     "Gate",
     "Handler",
@@ -62,6 +63,18 @@ class Limits:
     head_timeout: float
     body_timeout: float
     idle_timeout: float
+
+
+LOCAL_LIMITS = Limits(
+    max_body=65_536,
+    max_head=32_768,
+    max_headers=100,
+    max_connections=64,
+    head_timeout=10,
+    body_timeout=10,
+    idle_timeout=75,
+)
+"""For listeners that are not busy: people and programs of this machine."""
 
 
 class Server:

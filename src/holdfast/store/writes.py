@@ -5,7 +5,6 @@ result per operation. What a group leaves in memory is taken over only by `commi
 trace.
 """
 
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,8 +39,6 @@ from holdfast.store.room import RoomKeeper
 from holdfast.store.summaries import NEVER, summarise
 from holdfast.store.tables import META_LATEST, Room, Table, Transaction
 from holdfast.store.work import Group, StoreRules, Work
-
-_KEY = struct.Struct(">16s16sQ")
 
 
 def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_id: MessageId) -> Group:
@@ -146,9 +143,10 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     epoch = records.key_epoch(now, lifetime)
     for possible in (epoch, max(0, epoch - 1)):
         value = work.transaction.get(Table.KEYS, idempotency_key(possible, key.digest))
-        if value is None:
+        try:
+            id, body, at = records.decode_key(value or b"")
+        except CorruptRecord:
             continue
-        id, body, at = _KEY.unpack(value)
         if now - at < lifetime:
             return Duplicate(id) if body == key.body else Conflict()
     return None
@@ -158,7 +156,7 @@ def _remember_key(work: Work, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
     epoch = records.key_epoch(message.accepted_at, work.rules.idempotency)
-    value = _KEY.pack(message.id, key.body, message.accepted_at)
+    value = records.encode_key(message.id, key.body, message.accepted_at)
     work.transaction.put(Table.KEYS, idempotency_key(epoch, key.digest), value)
 
 
