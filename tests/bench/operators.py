@@ -3,7 +3,7 @@
     make bench-operators [COUNT=1000000]
 
 Prints the time of each question with the backlog and without, 20 questions a second while webhooks flow, and the ack
-latency with and without them.
+latency with and without them. The first answer stands apart: the first scrape loads the metrics library.
 """
 
 import statistics
@@ -79,9 +79,10 @@ def measure(store: Path, receiver: Receiver) -> tuple[dict[str, list[float]], li
 
 
 def line(name: str, seconds: list[float]) -> str:
-    ordered = sorted(seconds)
+    ordered = sorted(seconds[1:])
     p99 = ordered[int(len(ordered) * 0.99)]
-    return f"{name:42} {statistics.median(ordered) * 1000:8.1f} ms {p99 * 1000:8.1f} ms"
+    figures = (seconds[0], statistics.median(ordered), p99)
+    return f"{name:42} " + " ".join(f"{figure * 1000:8.1f} ms" for figure in figures)
 
 
 def main() -> None:
@@ -93,7 +94,7 @@ def main() -> None:
             fill = [sys.executable, str(Path(__file__).parent / "fill.py"), str(store), str(waiting), FROZEN]
             subprocess.run(fill, check=True)
             times, alone, asked = measure(store, receiver)
-            print(f"\n{waiting:,} waiting{'':32} {'median':>8}    {'p99':>8}")
+            print(f"\n{waiting:,} waiting{'':32} {'first':>8}    {'median':>8}    {'p99':>8}")
             for question, seconds in times.items():
                 print(line(question, seconds))
             print(line("ack, nobody asks", alone))
