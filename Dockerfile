@@ -5,7 +5,7 @@ COPY requirements.lock pyproject.toml README.md ./
 COPY src ./src
 # What the gateway needs, at the locked versions, without what only development needs.
 RUN python -m venv /opt/holdfast \
-    && /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock '.[fast]' \
+    && /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock '.[fast,ed25519]' \
     && /opt/holdfast/bin/pip uninstall --yes pip setuptools
 
 FROM python:3.11.14-slim-bookworm

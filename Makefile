@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench-operators bench-replay lock clean
+.PHONY: run test sim lint format bench bench-peers bench-operators bench-replay lock clean
 COUNT ?= 1000000
 DEAD ?= 50000
 
@@ -13,8 +13,11 @@ run: $(READY)  ## start the gateway with config/dev.toml
 	@echo "a webhook:   curl -i -d '{\"hello\": \"world\"}' http://127.0.0.1:8800/http://127.0.0.1:9000/hook"
 	@exec $(BIN)/holdfast run --config config/dev.toml
 
-test: $(READY)  ## the whole suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(READY)  ## the whole suite; three workers for two cores, since many tests wait for processes
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
+	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests
@@ -31,6 +34,15 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+BENCH = PYTHONPATH=tests $(BIN)/python -m
+BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+
+bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=, ONLY=, OUT=
+	$(BENCH) bench.run $(BENCH_OPTIONS)
+
+bench-peers: $(READY)  ## the same load on what is built instead: Redis and a queue; QUICK=1, ONLY=, OUT=
+	$(BENCH) bench.peers $(BENCH_OPTIONS)
 
 bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting and with none
 	$(BIN)/python tests/bench/operators.py $(COUNT)

@@ -10,6 +10,23 @@ from harness import Gateway, Receiver, running
 MEASURED = "measured"
 
 
+LONGEST = (
+    "test_restarts.py",
+    "test_commands.py",
+    "test_random_world.py",
+    "test_failing_disk.py",
+    "test_demo.py",
+    "test_kill.py",
+    "test_process.py",
+)
+"""Files that take half a minute each: begun first, none of them is left over when the other workers are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     receiver = Receiver()

@@ -6,31 +6,30 @@ written, and the operators' listeners answer until there is nothing left to ask 
 """
 
 import logging
+import os
 import secrets
 import signal
-import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 
 import trio
 
 from holdfast import __version__
 from holdfast.clock import BootClock
 from holdfast.config import Config, ConfigError
-from holdfast.core.errors import StoreUnusable
-from holdfast.core.message import masked_lane
+from holdfast.core.errors import CommitFailed, StoreUnusable
 from holdfast.core.tally import Tally
+from holdfast.credentials import Credentials, read_credentials
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.delivery.ways import Ways, WaySettings
+from holdfast.descriptors import room_for
 from holdfast.http.problem import problem_for_status
 from holdfast.http.server import LOCAL_LIMITS, Limits, Server
 from holdfast.http.transport import Transport
-from holdfast.ingest.doorkeeper import read_token
 from holdfast.ingest.handler import Ingest
-from holdfast.lifecycle import Lifecycle, Stage, first_signal, watch_clock
+from holdfast.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_clock
 from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
 from holdfast.log import event, setup
 from holdfast.news import News
@@ -46,6 +45,7 @@ from holdfast.reloading import changed, merge
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.work import StoreRules
+from holdfast.telling import tell_end, tell_failure, tell_jump, tell_oddities, tell_start
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT = 0, 1, 2, 3, 4
 
@@ -53,7 +53,6 @@ KEPT_ALIVE = 50.0
 """Seconds that an idle connection to a receiver is kept: below the 60 s after which many servers close theirs."""
 LAST_ANSWERS = 2.0
 """Seconds that requests under way have to get their answers when ingest stops."""
-HOSTS_REPORTED = 20
 
 _logger = logging.getLogger("holdfast")
 
@@ -62,9 +61,10 @@ def main(config: Config, load: Callable[[], Config]) -> int:
     """Run the gateway until a signal; returns the exit status. `load` gives the config anew for a reload."""
     setup(config.log.format, config.log.level)
     try:
-        token = read_token(config.ingest.token_file) if config.ingest.token_file else None
+        credentials = read_credentials(config, os.environ)
         group = group_number(config.listen.control_group)
         engine = LmdbEngine(config.store.path, config.store.max_size)
+        gateway = Gateway(config, engine, credentials, group, load)
     except ConfigError as error:
         for fault in error.faults:
             print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
@@ -73,7 +73,7 @@ def main(config: Config, load: Callable[[], Config]) -> int:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_STORE
     try:
-        return trio.run(Gateway(config, engine, token, group, load).run)
+        return trio.run(gateway.run)
     except CannotListen as error:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
@@ -88,59 +88,86 @@ class Gateway:
         self,
         config: Config,
         engine: LmdbEngine,
-        token: bytes | None,
+        credentials: Credentials,
         group: int | None,
         load: Callable[[], Config],
     ) -> None:
         self._config = config
         self._load = load
-        self._token = token
+        self._credentials = credentials
         self._group = group
         self._servers: dict[str, Server] = {}
         self._clock = BootClock(last_time(engine))
         run = self._clock.now()
         self._tally = Tally()
         self._ledger = Ledger(engine, _store_rules(config, run), self._clock, secrets.randbits)
+        self._ledger.open()
         self._ledger.on_group = self._count_group
+        self._ledger.on_failed = tell_failure
         self._guard = Guard(config.egress)
+        self._ways = Ways(
+            _way_settings(config, credentials), judge_peer=self._guard.judge_peer, look_up=self._guard.look_up
+        )
         self._transport = Transport(
             self._guard.resolve,
-            ssl_context=lambda origin: _ssl_context(self._config.delivery.ca_file),
+            dial=self._ways.dial,
+            ssl_context=lambda origin: self._credentials.contexts.context(origin),
             max_answer=config.delivery.max_answer,
             max_idle_per_origin=config.delivery.per_host,
+            max_idle=room_for(config).idle,
             idle_timeout=KEPT_ALIVE,
         )
         chance = secrets.SystemRandom().random
         self._news = News(self._clock)
         self._delivery = Delivery(
-            config, self._ledger, self._transport, self._clock, chance, run, self._news, self._tally
+            config,
+            self._ledger,
+            self._transport,
+            self._clock,
+            chance,
+            run,
+            self._news,
+            self._tally,
+            credentials.route_keys,
         )
         self._lifecycle = Lifecycle(self._ledger, self._tally, run)
 
     async def run(self) -> int:
-        self._tell_start()
+        tell_start(self._config, self._credentials, self._clock)
         listeners = await open_listeners(self._config.listen, self._group)
         self._guard.own.update(listeners.names)
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
-            operators.start_soon(watch_clock, self._clock, self._tell_jump)
+            operators.start_soon(watch_clock, self._clock, tell_jump)
             await self._serve_operators(operators, listeners)
             async with trio.open_nursery() as store:
-                self._ledger.open()
                 await store.start(self._ledger.run)
-                async with trio.open_nursery() as delivery:
-                    await delivery.start(self._delivery.run)
-                    delivery.start_soon(self._transport.run)
-                    await self._serve_ingest(listeners, asked_to_stop)
-                    delivery.cancel_scope.cancel()
+                if self._ledger.failed is None:
+                    await self._serve(listeners, asked_to_stop)
                 store.cancel_scope.cancel()
-            await self._report()
+            if self._ledger.failed is None:
+                await tell_end(self._ledger)
             operators.cancel_scope.cancel()
         await self._transport.aclose()
         with suppress(FileNotFoundError):
             self._config.listen.control.unlink()
         return EXIT_OK if self._ledger.failed is None else EXIT_COMMIT
+
+    async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
+        async with trio.open_nursery() as delivery:
+            await delivery.start(self._deliver)
+            delivery.start_soon(self._transport.run)
+            delivery.start_soon(keep_time, self._ledger)
+            await self._serve_ingest(listeners, asked_to_stop)
+            delivery.cancel_scope.cancel()
+
+    async def _deliver(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """A failed store ends the gateway by way of ingest, so that requests that wait for a commit get an answer."""
+        try:
+            await self._delivery.run(task_status=task_status)
+        except* CommitFailed:
+            pass
 
     # -- listeners ---------------------------------------------------------------------------------------------------
 
@@ -191,7 +218,7 @@ class Gateway:
             self._guard.judge_literal,
             lambda slug: tally.refused.update([slug]),
             listening=self._ingest_address,
-            token=self._token,
+            token=self._credentials.token,
             seconds=trio.current_time,
             acknowledged=tally.ack_seconds.observe,
         )
@@ -208,22 +235,26 @@ class Gateway:
         """Take over the config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
         try:
             wanted = self._load()
-            token = read_token(wanted.ingest.token_file) if wanted.ingest.token_file else None
+            credentials = read_credentials(wanted, os.environ)
         except ConfigError as error:
             event(_logger, logging.ERROR, "reload_refused", faults=[str(fault) for fault in error.faults])
             raise
         config, needs_restart = merge(self._config, wanted)
         different = changed(self._config, config)
-        self._config, self._token = config, token
-        self._apply(config)
+        self._config, self._credentials = config, credentials
+        self._apply(config, credentials)
         event(_logger, logging.INFO, "reloaded", changed=different, needs_restart=needs_restart)
+        if different:
+            tell_oddities(config, credentials)
         return {"changed": different, "needs_restart": needs_restart}
 
-    def _apply(self, config: Config) -> None:
+    def _apply(self, config: Config, credentials: Credentials) -> None:
         setup(config.log.format, config.log.level)
         self._guard.configure(config.egress)
+        self._ways.configure(_way_settings(config, credentials))
+        self._transport.renew()
         self._ledger.configure(_store_rules(config, self._lifecycle.started_at))
-        self._delivery.configure(config)
+        self._delivery.configure(config, credentials.route_keys)
         self._insight.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
@@ -251,7 +282,6 @@ class Gateway:
 
             async def until_broken() -> None:
                 await self._ledger.broken.wait()
-                event(_logger, logging.CRITICAL, "store_failed", detail=str(self._ledger.failed))
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(until_broken)
@@ -269,33 +299,7 @@ class Gateway:
             await trio.sleep(drain.linger / 1000)
             await self._delivery.dispatcher.wait_quiet()
 
-    async def _report(self) -> None:
-        """Say how many wait on disk, by host; the hosts that hold most first."""
-        if self._ledger.failed is not None:
-            return
-        store = await self._ledger.statistics()
-        waiting: dict[str, int] = {}
-        after: str | None = None
-        while store.waiting:
-            page, after = await self._ledger.circuits(None, after, 1_000)
-            waiting |= {masked_lane(view.record.key): view.waiting for view in page if view.waiting}
-            if after is None:
-                break
-        most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
-        event(_logger, logging.INFO, "exit", waiting=store.waiting, dead=store.dead, waiting_by_host=dict(most))
-
     # -- what is told --------------------------------------------------------------------------------------------------
-
-    def _tell_start(self) -> None:
-        event(_logger, logging.INFO, "start", version=__version__, store=str(self._config.store.path))
-        if self._clock.behind:
-            event(_logger, logging.WARNING, "clock_behind", seconds=self._clock.behind / 1000)
-        if self._config.egress.allow_loopback:
-            event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
-
-    def _tell_jump(self, seconds: float) -> None:
-        detail = "the wall clock jumped and is not followed until the next start"
-        event(_logger, logging.WARNING, "clock_jumped", seconds=seconds, detail=detail)
 
     def _tell_ready(self, listeners: Listeners) -> None:
         wanted = self._config.listen
@@ -313,14 +317,10 @@ class Gateway:
         self._news.tell(logging.WARNING, "control_refused", user=user)
 
 
-@cache
-def _ssl_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Made when the first https target is met: the system's certificates take a few megabytes."""
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
-    return context
+def _way_settings(config: Config, credentials: Credentials) -> WaySettings:
+    proxy = config.delivery.proxy
+    named = None if proxy is None else (proxy.host, proxy.port)
+    return WaySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
 
 
 def _slug(status: int) -> str:
@@ -350,7 +350,7 @@ def _ingest_limits(config: Config) -> Limits:
         max_body=ingest.max_body,
         max_head=ingest.max_head,
         max_headers=ingest.max_headers,
-        max_connections=ingest.max_connections,
+        max_connections=room_for(config).ingest,
         head_timeout=ingest.head_timeout / 1000,
         body_timeout=ingest.body_timeout / 1000,
         idle_timeout=ingest.idle_timeout / 1000,

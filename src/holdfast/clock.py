@@ -6,6 +6,7 @@ believed.
 """
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -23,20 +24,32 @@ class Clock(Protocol):
         """The moment in trio's time, or something earlier: whoever waits for it looks at the time again."""
 
 
-class BootClock:
-    """The real one."""
+def _wall_time() -> int:
+    return time.time_ns() // 1_000_000
 
-    def __init__(self, last_stored: int = 0) -> None:
-        wall = time.time_ns() // 1_000_000
-        self._offset = max(wall, last_stored) - _boot_time()
-        self.behind = max(0, last_stored - wall)
+
+def _boot_time() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class BootClock:
+    """The real one. `wall` and `boot` read the machine's clocks, in milliseconds."""
+
+    def __init__(
+        self, last_stored: int = 0, wall: Callable[[], int] = _wall_time, boot: Callable[[], int] = _boot_time
+    ) -> None:
+        self._wall, self._boot = wall, boot
+        at_start = wall()
+        # One more than the stored time: runs are told apart by the moment they began.
+        self._offset = max(at_start, last_stored + 1) - boot()
+        self.behind = max(0, last_stored - at_start)
 
     def now(self) -> int:
-        return self._offset + _boot_time()
+        return self._offset + self._boot()
 
     def drift(self) -> int:
         """How far the wall clock has moved away from this one since the start."""
-        return time.time_ns() // 1_000_000 - self.now()
+        return self._wall() - self.now()
 
     def deadline(self, moment: int) -> float:
         return trio.current_time() + min(moment - self.now(), LONGEST_SLEEP) / 1000
@@ -59,7 +72,3 @@ async def sleep_until(clock: Clock, moment: int) -> None:
     # Not a poll: the clock may shorten a sleep, and then the rest of it is slept.
     while clock.now() < moment:  # noqa: ASYNC110
         await trio.sleep_until(clock.deadline(moment))
-
-
-def _boot_time() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

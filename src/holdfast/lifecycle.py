@@ -9,6 +9,7 @@ import trio
 from holdfast.clock import BootClock
 from holdfast.core.tally import Tally
 from holdfast.store.ledger import Ledger
+from holdfast.store.port import Shelve
 
 STUCK_AFTER = 30.0
 """Seconds that one commit may take before the process counts as not making progress."""
@@ -17,6 +18,7 @@ STUCK_AFTER = 30.0
 LOOK_AT_CLOCK_EVERY = 60.0
 CLOCK_JUMP = 2_000
 """Milliseconds within a minute above which the wall clock did not drift but jump."""
+KEEP_TIME_EVERY = 30.0
 
 
 class Stage(StrEnum):
@@ -70,6 +72,17 @@ async def watch_clock(clock: BootClock, tell: Callable[[float], None]) -> None:
         if abs(drift - known) >= CLOCK_JUMP:
             tell(drift / 1000)
             known = drift
+
+
+async def keep_time(store: Ledger) -> None:
+    """Stores the time while something waits: if the wall clock is behind at the next start, time goes on from there,
+    and what is due by then is late by no more than this.
+    """
+    while True:
+        await trio.sleep(KEEP_TIME_EVERY)
+        if (await store.statistics()).waiting:
+            # Every group that is written carries the time; this one nothing else.
+            store.submit(Shelve([]))
 
 
 async def first_signal(*, task_status: trio.TaskStatus[trio.Event] = trio.TASK_STATUS_IGNORED) -> None:

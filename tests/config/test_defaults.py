@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import Address, Config, Route, build, default_store_path, load
+from holdfast.config import Address, Config, Route, Sign, build, default_store_path, load
 from holdfast.config.table import KEYS, ROUTE_KEYS, SECTIONS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -70,6 +70,9 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "max_answer": 64 * 2**10,
         "user_agent": None,
         "ca_file": None,
+        "proxy": None,
+        "proxy_credentials_file": None,
+        "no_proxy": (),
     },
     "egress": {"allow_ports": (443, 80), "allow": (), "deny": (), "allow_loopback": False},
     "retention": {"delivered": 24 * HOUR, "dead": 30 * DAY},
@@ -120,7 +123,15 @@ def test_the_route_that_the_example_file_has_in_comments_is_valid_and_whole() ->
     route = text[text.index("# [routes.billing]") :].replace("# ", "", 1).replace("\n# ", "\n")
     mapping = tomllib.loads(route)
     assert build(mapping).routes == {
-        "billing": Route("https://hooks.example.com/in", (("x-team", "billing"),), timeout=None, rate=0.0)
+        "billing": Route(
+            "https://hooks.example.com/in",
+            (("x-team", "billing"),),
+            Sign("standard-webhooks", Path("/run/secrets/billing"), None),
+            timeout=None,
+            rate=0.0,
+            client_cert_file=None,
+            client_key_file=None,
+        )
     }
     assert set(mapping["routes"]["billing"]) == {key.name for key in ROUTE_KEYS if not key.later}
 

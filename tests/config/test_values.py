@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import datetime
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.config import Address, Config, ConfigError, Fault, build
+from holdfast.config import Address, Config, ConfigError, Fault, Sign, build
 from holdfast.config.table import KEYS, ROUTE_KEYS
 
 LATER = [
     ("store.url", "postgresql://db/holdfast"),
     ("store.spool", True),
-    ("delivery.proxy", "http://proxy:3128"),
-    ("delivery.proxy_credentials_file", "/c"),
-    ("delivery.no_proxy", ["a.example"]),
     ("drain.handoff", "10.0.0.1:8800"),
     ("process.split", True),
     ("process.split", 0),
     ("process.watch_config", True),
-]
-ROUTE_LATER = [
-    ("sign", {"scheme": "standard-webhooks", "secret_file": "/s"}),
-    ("client_cert_file", "/c.pem"),
-    ("client_key_file", "/k.pem"),
 ]
 
 
@@ -307,25 +300,16 @@ def test_keys_of_a_later_release(dotted: str, value: object) -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "value"), ROUTE_LATER)
-def test_route_keys_of_a_later_release(name: str, value: object) -> None:
-    assert [str(fault) for fault in faults_of(route(**{name: value}))] == [
-        f"routes.b.{name}: not yet supported by this version; leave it out"
-    ]
-
-
 def test_the_above_are_all_the_later_keys() -> None:
     assert {dotted for dotted, _ in LATER} == {f"{key.section}.{key.name}" for key in KEYS if key.later}
-    assert {name for name, _ in ROUTE_LATER} == {key.name for key in ROUTE_KEYS if key.later}
+    assert not any(key.later for key in ROUTE_KEYS)
 
 
 def test_later_keys_at_their_defaults_do_no_harm() -> None:
     mapping = nest({f"{key.section}.{key.name}": key.default for key in KEYS if key.later})
-    mapping.update(route(client_cert_file="", client_key_file=""))
-    assert build(mapping) == build(route())
+    assert build(mapping) == build({})
     environ = {
         "HOLDFAST_PROCESS__SPLIT": "false",
-        "HOLDFAST_DELIVERY__NO_PROXY": "",
         "HOLDFAST_STORE__URL": "",
     }
     assert build({}, environ=environ) == build({})
@@ -415,3 +399,84 @@ def test_bad_route_limits(keys: dict[str, object]) -> None:
 @pytest.mark.parametrize(("address", "text"), [(Address("::1", 80), "[::1]:80"), (Address("a", 0), "a:0")])
 def test_addresses_as_text(address: Address, text: str) -> None:
     assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("http://proxy.internal:3128", "proxy.internal", 3128),
+        ("http://10.0.0.1:8080/", "10.0.0.1", 8080),
+        ("HTTP://[fd00::1]:3128", "fd00::1", 3128),
+    ],
+)
+def test_a_forward_proxy(text: str, host: str, port: int) -> None:
+    assert value_of("delivery.proxy", text) == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("https://proxy:3128", "is not the URL of an HTTP proxy"),
+        ("proxy:3128", "is not the URL of an HTTP proxy"),
+        ("http://proxy", "has no valid host and port"),
+        ("http://proxy:0", "has port 0"),
+        ("http://proxy:3128/path", "is not the URL of an HTTP proxy"),
+        ("http://0x7f.1:3128", "has no valid host and port"),
+    ],
+)
+def test_what_is_no_forward_proxy(text: str, problem: str) -> None:
+    (fault,) = faults_of(nest({"delivery.proxy": text}))
+    assert problem in fault.problem
+
+
+def test_credentials_in_a_proxy_url_are_refused_and_not_repeated() -> None:
+    (fault,) = faults_of(nest({"delivery.proxy": "http://user:hunter2@proxy:3128"}))
+    assert "proxy_credentials_file" in fault.problem
+    assert "hunter2" not in str(fault)
+
+
+def test_proxy_credentials_need_a_proxy() -> None:
+    (fault,) = faults_of(nest({"delivery.proxy_credentials_file": "/c"}))
+    assert fault.key == "delivery.proxy_credentials_file"
+
+
+def test_holdfast_is_not_its_own_proxy() -> None:
+    (fault,) = faults_of(nest({"delivery.proxy": "http://127.0.0.1:8800"}))
+    assert "holdfast itself" in fault.problem
+
+
+def test_a_signed_route() -> None:
+    table = {"scheme": "standard-webhooks", "secret_file": "keys/billing"}
+    signed = build(route(sign=table), cwd=Path("/etc/holdfast")).routes["b"].sign
+    assert signed == Sign("standard-webhooks", Path("/etc/holdfast/keys/billing"), None)
+    assert build(route(sign={"secret_env": "BILLING_SECRET"})).routes["b"].sign == Sign(
+        "standard-webhooks", None, "BILLING_SECRET"
+    )
+    environ = {"HOLDFAST_ROUTES__B__SIGN": '{ secret_env = "X" }', "HOLDFAST_ROUTES__B__URL": "https://a.example"}
+    assert build({}, environ=environ).routes["b"].sign == Sign("standard-webhooks", None, "X")
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("yes", "is not a table"),
+        ({"scheme": "hmac", "secret_env": "X"}, "is not a scheme"),
+        ({"scheme": "standard-webhooks"}, "names no secret_file or secret_env"),
+        ({"secret_file": "/s", "secret_env": "X"}, "names both"),
+        ({"secret_env": "A B"}, "is not the name of an environment variable"),
+        ({"secret_env": 1}, "is a number"),
+        ({"secret": "whsec_abc"}, '"secret" is not a key of it'),
+    ],
+)
+def test_what_is_no_signing(table: object, problem: str) -> None:
+    (fault,) = faults_of(route(sign=table))
+    assert (fault.key, problem in fault.problem) == ("routes.b.sign", True)
+
+
+def test_client_certificates() -> None:
+    got = build(route(client_cert_file="c.pem", client_key_file="k.pem"), cwd=Path("/etc")).routes["b"]
+    assert (got.client_cert_file, got.client_key_file) == (Path("/etc/c.pem"), Path("/etc/k.pem"))
+    (fault,) = faults_of(route(client_key_file="/k.pem"))
+    assert fault.key == "routes.b.client_key_file"
+    (fault,) = faults_of(route(url="http://a.example", client_cert_file="/c.pem"))
+    assert fault.key == "routes.b.client_cert_file"

@@ -99,10 +99,12 @@ def _check_summaries(tables: Tables, places: dict[MessageId, Place], rules: Stor
 
 
 def check_shares(tables: Tables) -> None:
-    """What each host holds, counted anew. Exact only after an orderly end."""
-    held: dict[bytes, int] = defaultdict(int)
+    """What each host holds, counted anew: exact whatever ended the last run."""
+    held: dict[str, int] = defaultdict(int)
     for id, value in tables[Table.MESSAGES]:
         message, size, _ = records.decode_message(id, value)
-        held[message.host.encode()] += MESSAGE_COST + size
-    stored = {host: int.from_bytes(value, "big") for host, value in tables[Table.SHARES]}
-    assert {host: bytes_held for host, bytes_held in stored.items() if bytes_held} == held
+        held[message.host] += MESSAGE_COST + size
+    counted = {host.decode(): int.from_bytes(value, "big") for host, value in tables[Table.SHARES]}
+    for _, value in tables[Table.SHIFTS]:
+        counted |= records.decode_sums(value)
+    assert {host: bytes_held for host, bytes_held in counted.items() if bytes_held} == held

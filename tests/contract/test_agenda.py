@@ -1,5 +1,7 @@
 """A lane that is not in memory is woken when it needs attention, and not before."""
 
+from dataclasses import replace
+
 from pytest import mark
 
 from contract.builders import (
@@ -13,13 +15,15 @@ from contract.builders import (
     RULES,
     Desk,
     disabled,
+    dump,
     frozen,
     ids,
     lane,
     retry_at,
 )
+from contract.consistency import check as assert_consistent
 from holdfast.core.circuit import Circuit
-from holdfast.store.port import Accept, Forget, Shelve
+from holdfast.store.port import Accept, Forget, ReviewLanes, Shelve
 
 PROBE = NOW + 10 * MINUTE
 FORGET_AFTER = RULES.circuit.forget_after
@@ -177,3 +181,21 @@ async def test_each_commit_tells_of_the_earliest_wake_that_it_moved(desk: Desk) 
     assert told[1:] == [NOW + MINUTE]
     await desk.accept(delay=2 * HOUR)
     assert told[2] > NOW + 365 * DAY
+
+
+async def test_lanes_that_nothing_touches_follow_another_config(desk: Desk) -> None:
+    for number in range(5):
+        await desk.accept_waiting(f"ice{number}:443")
+        await desk.save(frozen(f"ice{number}:443"))
+    before = await desk.first_wake()
+    shorter = replace(RULES.retry, expire_after=HOUR)
+    await desk.restart(retry=shorter)
+    assert await desk.first_wake() == before
+    after = await desk.ledger.perform(ReviewLanes(None, 2))
+    while after is not None:
+        after = await desk.ledger.perform(ReviewLanes(after, 2))
+    assert_consistent(dump(desk.engine), desk.rules)
+    assert await desk.first_wake() == NOW + HOUR
+    commits = desk.commits
+    assert await desk.ledger.perform(ReviewLanes(None, 2)) is None
+    assert desk.commits == commits + 1

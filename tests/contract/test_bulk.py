@@ -236,6 +236,7 @@ async def test_a_sweep_after_the_oldest_finds_something(desk: Desk) -> None:
     await desk.deliver(await desk.accept(key=idempotency("a")))
     await desk.bury(await desk.accept())
     found = await desk.ledger.oldest_finished()
-    assert await desk.ledger.perform(purge(found.delivered, found.dead, found.key + EPOCH - 1)) == 0
-    for cutoffs in ((found.delivered + 1, 0, 0), (0, found.dead + 1, 0), (0, 0, found.key + EPOCH)):
+    desk.clock.at = found.key
+    assert await desk.ledger.perform(purge(found.delivered, found.dead, found.key - 1)) == 0
+    for cutoffs in ((found.delivered + 1, 0, 0), (0, found.dead + 1, 0), (0, 0, found.key)):
         assert await desk.ledger.perform(purge(*cutoffs)) == 1

@@ -2,7 +2,7 @@
 
 from pytest import mark
 
-from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, dump, frozen, ids
+from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, dump, frozen, ids, retry_at
 from holdfast.core.message import DeadReason, Place, Standing, State
 from holdfast.store.port import (
     DeadFilter,
@@ -165,3 +165,22 @@ async def test_what_was_delivered_or_never_was_is_not_retried(desk: Desk) -> Non
     await desk.deliver(entry)
     assert await desk.ledger.perform(RetryNow(entry.message.id, NOW)) is Retried.DELIVERED
     assert await desk.ledger.perform(RetryNow(bytes(16), NOW)) is Retried.UNKNOWN
+
+
+@mark.parametrize("probe", [True, False])
+async def test_an_attempt_under_way_when_its_message_is_made_due_is_recorded(desk: Desk, probe: bool) -> None:
+    """It was read where the message stood before."""
+    entry = await desk.retrying(NOW + HOUR)
+    await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE))
+    await desk.fail(entry, None if probe else retry_at(2, NOW + DAY), number=2)
+    story = await desk.story(entry)
+    assert [attempt.number for attempt in story.attempts] == [1, 2]
+    assert story.place is not None
+    assert (story.place.due, story.place.retry) == ((NOW + MINUTE, 1) if probe else (NOW + DAY, 2))
+
+
+async def test_a_delivery_under_way_when_its_message_is_made_due_is_recorded(desk: Desk) -> None:
+    entry = await desk.retrying(NOW + HOUR)
+    await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE))
+    await desk.deliver(entry, 2)
+    assert (await desk.story(entry)).state is State.DELIVERED

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import trio
 from pytest import fixture, raises
 
-from contract.builders import MINUTE, NOW, RULES, Desk, attempt, dump, frozen, ids, lane, retry_at, success
+from contract.builders import MINUTE, NOW, RULES, Desk, attempt, dump, frozen, idempotency, ids, lane, retry_at, success
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import State
 from holdfast.store.memory import MemoryEngine
-from holdfast.store.port import Accept, Accepted, Deliver, Fail
+from holdfast.store.port import Accept, Accepted, Deliver, Duplicate, Fail
 
 
 @fixture
@@ -42,11 +42,32 @@ async def test_a_delivery_that_was_not_committed_leaves_the_queue_as_it_was(fail
     assert dump(failing.engine) == before
 
 
-async def test_everyone_in_the_group_and_behind_it_hears_of_a_failure(failing: Desk) -> None:
+async def test_everyone_who_awaits_the_group_or_one_behind_it_hears_of_a_failure(
+    failing: Desk,
+) -> None:
     failing.engine.fail_next.append(CommitFailed("no disk"))
-    results = await failing.together(*(Accept(failing.message()) for _ in range(600)))
-    assert len(results) == 600
-    assert all(isinstance(result, CommitFailed) for result in results)
+    heard = 0
+
+    async def accept() -> None:
+        nonlocal heard
+        with raises(CommitFailed):
+            await failing.accept()
+        heard += 1
+
+    async with trio.open_nursery() as accepting:
+        for _ in range(600):
+            accepting.start_soon(accept)
+    assert heard == 600
+
+
+async def test_who_waits_for_something_to_be_on_disk_is_not_told_of_what_is_not(failing: Desk) -> None:
+    entry = await failing.accept()
+    told: list[object] = []
+    failing.ledger.submit(Deliver(entry, success(), None, done=told.append))
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    with raises(CommitFailed):
+        await failing.accept()
+    assert told == []
 
 
 async def test_nothing_is_written_after_a_failure(failing: Desk) -> None:
@@ -92,6 +113,26 @@ async def test_a_full_map_keeps_the_outcomes_and_refuses_the_messages(failing: D
     assert (await failing.story(two)).state is State.RETRYING
     assert await failing.ledger.circuit("other:443") is None
     assert await failing.ledger.perform(Accept(failing.message())) == Accepted(active=True)
+
+
+async def test_on_a_full_map_a_known_key_still_gets_the_first_answer(failing: Desk) -> None:
+    entry = await failing.accept(key=idempotency("one"))
+    failing.engine.fail_next.append(StoreFull("the map is full"))
+    repeated, other = await failing.together(
+        Accept(failing.message(), idempotency("one")), Accept(failing.message(), idempotency("two"))
+    )
+    assert repeated == Duplicate(entry.message.id)
+    assert isinstance(other, StoreFull)
+
+
+async def test_of_a_failure_only_those_hear_who_wait(failing: Desk) -> None:
+    told: list[object] = []
+    entry = await failing.accept()
+    failing.engine.fail_next.append(CommitFailed("no disk"))
+    failing.ledger.submit(Deliver(entry, success(), None, done=told.append))
+    with raises(CommitFailed):
+        await failing.accept()
+    assert told == []
 
 
 async def test_a_map_too_full_even_for_outcomes_is_a_failure(failing: Desk) -> None:

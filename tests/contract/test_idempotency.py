@@ -5,12 +5,12 @@ from pytest import mark, raises
 from contract.builders import EPOCH, MINUTE, Desk, dump, idempotency
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import MessageId
-from holdfast.store.port import Accept, Accepted, Conflict, Duplicate
-from holdfast.store.tables import Table
+from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, Purge
+from holdfast.store.tables import META_EPOCH, Table
 
 
-async def again(desk: Desk, body: str = "body") -> object:
-    return await desk.ledger.perform(Accept(desk.message(), idempotency("key", body)))
+async def again(desk: Desk, body: str = "body", name: str = "key") -> object:
+    return await desk.ledger.perform(Accept(desk.message(), idempotency(name, body)))
 
 
 async def first(desk: Desk) -> MessageId:
@@ -93,3 +93,33 @@ async def test_any_lifetime_will_do(desk: Desk, lifetime: int) -> None:
     assert await again(desk) == Duplicate(id)
     desk.clock.at += 1
     assert await again(desk) == Accepted(active=True)
+
+
+@mark.parametrize("lifetimes", [(EPOCH, EPOCH // 24), (EPOCH // 24, EPOCH), (EPOCH, 7 * EPOCH, EPOCH // 2), (1, EPOCH)])
+async def test_another_lifetime_loses_no_key_that_is_still_alive(desk: Desk, lifetimes: tuple[int, ...]) -> None:
+    """A key lives as long as the present setting says, whichever it was stored under."""
+    used: dict[str, tuple[int, bytes]] = {}
+    for turn, lifetime in enumerate(lifetimes):
+        await desk.restart(idempotency=lifetime)
+        for step in range(5):
+            name = f"{turn}-{step}"
+            entry = await desk.accept(key=idempotency(name))
+            used[name] = desk.clock.at, entry.message.id
+            desk.clock.at += max(MINUTE, min(lifetimes) // 3)
+        for name, (at, id) in used.items():
+            if desk.clock.at - at < lifetime:
+                assert await again(desk, name=name) == Duplicate(id)
+
+
+async def test_keys_of_any_setting_leave_by_the_present_one(desk: Desk) -> None:
+    for lifetime in (EPOCH, EPOCH // 24, 7 * EPOCH, EPOCH // 24):
+        await desk.restart(idempotency=lifetime)
+        for step in range(3):
+            await desk.accept(key=idempotency(f"{lifetime}-{step}"))
+            desk.clock.at += EPOCH
+    desk.clock.at += 7 * EPOCH
+    await desk.ledger.perform(Purge(0, 0, desk.clock.at - EPOCH // 24, 1_000))
+    tables = dump(desk.engine)
+    assert tables[Table.KEYS] == []
+    assert not [key for key, _ in tables[Table.META] if key.startswith(META_EPOCH)]
+    assert (await desk.ledger.oldest_finished()).key is None

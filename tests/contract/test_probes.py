@@ -1,8 +1,11 @@
 """A probe takes the oldest message that was not probed in this spell, then starts again from the oldest."""
 
+import pytest
+
 from contract.builders import HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
 from holdfast.core.board import position
 from holdfast.core.message import Entry, Standing
+from holdfast.store import reads
 
 
 async def rotation(desk: Desk, turns: int, **ask: int) -> list[Entry | None]:
@@ -61,6 +64,21 @@ async def test_a_message_held_by_retry_after_is_no_probe_before_its_time(desk: D
     await desk.save(disabled())
     assert await numbers(desk, 3, at=NOW + HOUR - 1) == [1, 1, 1]
     assert await numbers(desk, 3, at=NOW + HOUR) == [0, 1, 0]
+
+
+async def test_a_lane_full_of_held_messages_is_not_searched_to_its_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "HELD_SEEN", 3)
+    for hours in (5, 4, 3, 2, 6):
+        await desk.retrying(NOW + hours * HOUR, held=True)
+    await desk.retrying(NOW + 8 * HOUR)
+    await desk.save(disabled())
+    assert (await desk.look()).probe is None, "that it could be had was not looked for"
+    assert (await desk.look()).heads.probe_from == NOW + 2 * HOUR
+    probe = (await desk.look(at=NOW + 2 * HOUR)).probe
+    assert probe is not None
+    assert probe.message == desk.messages[3], "the first that is due"
 
 
 async def test_a_message_under_way_is_no_probe(desk: Desk) -> None:

@@ -1,12 +1,15 @@
 """Only waiting and dead messages can fill the store; a host fills its own share first; room comes back by itself."""
 
-from pytest import mark, raises
+from pytest import MonkeyPatch, mark, raises
 
-from contract.builders import EVER, NOW, Desk, active, attempt, dump, ids, lane, retry_at
+from contract.builders import EVER, NOW, Desk, active, attempt, dump, ids, lane, retry_at, success
 from contract.conftest import OpenDesk
+from contract.consistency import check_shares
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
-from holdfast.store.port import Accept, Fail, Purge
+from holdfast.store import shares
+from holdfast.store.port import Accept, Deliver, Fail, Purge
+from holdfast.store.shares import WINDOW
 from holdfast.store.tables import Table
 
 MIB = 1 << 20
@@ -73,13 +76,47 @@ async def test_a_share_survives_a_restart_exactly(open_desk: OpenDesk) -> None:
         await desk.accept(body=BODY)
 
 
-async def test_a_share_survives_a_kill_within_a_megabyte(open_desk: OpenDesk) -> None:
+async def test_a_share_survives_kills_exactly(open_desk: OpenDesk) -> None:
     desk = await open_desk(max_size=64 * MIB, host_share=40 * SHARE / (64 * MIB))
-    accepted = await fill(desk)
-    await desk.restart_after_a_kill()
-    assert len(await fill(desk)) <= MIB // SHARE
-    await desk.deliver((await desk.look(fresh=1)).fresh[0])
-    assert len(accepted) == 40
+    assert len(await fill(desk)) == 40
+    for _ in range(5):
+        await desk.restart_after_a_kill()
+        assert await fill(desk) == []
+        for entry in (await desk.look(fresh=3)).fresh:
+            await desk.deliver(entry)
+        await desk.restart_after_a_kill()
+        assert len(await fill(desk)) == 3
+        check_shares(dump(desk.engine))
+
+
+async def test_shares_of_many_hosts_are_exact_whatever_has_gone_to_their_table(open_desk: OpenDesk) -> None:
+    desk = await open_desk()
+    quiet = [desk.message(f"quiet{number}:443") for number in range(30)]
+    await desk.together(*(Accept(message) for message in quiet))
+    hosts = [f"h{number}:443" for number in range(WINDOW // 40)]
+    for round in range(100):
+        entries = [desk.message(host) for host in hosts]
+        await desk.together(*(Accept(message) for message in entries))
+        leaving = entries[: 20 + round % 10]
+        await desk.together(*(Deliver(active(message), success(), None) for message in leaving))
+        if round % 20 == 19:
+            await desk.restart_after_a_kill()
+    tables = dump(desk.engine)
+    check_shares(tables)
+    assert len(tables[Table.SHIFTS]) < 100
+    assert {host for host, _ in tables[Table.SHARES]} >= {message.host.encode() for message in quiet}
+
+
+async def test_a_host_whose_messages_come_and_go_is_not_written(open_desk: OpenDesk, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "WINDOW", 50)
+    desk = await open_desk()
+    for _ in range(100):
+        message = desk.message()
+        await desk.together(Accept(message))
+        await desk.together(Deliver(active(message), success(), None))
+    tables = dump(desk.engine)
+    check_shares(tables)
+    assert tables[Table.SHARES] == []
 
 
 async def test_what_a_failed_group_would_have_held_is_not_counted(open_desk: OpenDesk) -> None:

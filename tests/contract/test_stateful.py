@@ -107,9 +107,7 @@ class Pair:
                 await desk.restart()
         if kind == "restart":
             self.active.clear()
-            self.killed = self.killed or bool(value)
-            if not self.killed:
-                check_shares(dump(self.desks[0].engine))
+            check_shares(dump(self.desks[0].engine))
 
     async def group(self, actions: list[tuple[Any, ...]]) -> None:
         within_reach = [*self.active.values(), *await self.queued()]

@@ -614,3 +614,15 @@ def test_every_pair_of_state_and_event_does_what_the_table_says_or_nothing(state
 def test_the_transitions_are_those_of_the_table_and_no_others():
     pairs = {(state, event): after for state, row in TRANSITIONS.items() for event, after in row.items()}
     assert pairs == TABLE
+
+
+@pytest.mark.parametrize(("before", "after"), [(HOUR, 10 * MINUTE), (10 * MINUTE, HOUR), (HOUR, 2 * HOUR)])
+def test_a_window_of_another_length_starts_anew(before, after):
+    circuit = Circuit()
+    fail(circuit, replace(OFF, window=before), times=5)
+    longer = replace(OFF, window=after)
+    assert circuit.window.sums(NOW + SECOND, longer) == (0, 0)
+    fail(circuit, longer, NOW + SECOND)
+    assert (circuit.window.attempts, circuit.window.failures) == (1, 1)
+    fail(circuit, longer, NOW + 2 * after)
+    assert circuit.window.sums(NOW + 2 * after, longer) == (1, 1)

@@ -18,6 +18,7 @@ from holdfast.http.errors import (
     ConnectionReset,
     ExchangeError,
     ExchangeTimeout,
+    ProxyError,
     TlsError,
 )
 from holdfast.http.transport import Answer, Origin
@@ -197,6 +198,9 @@ async def test_the_deadline_is_the_routes_or_the_general_one(
         (ConnectError("buffers", ADDRESS, errno.ENOBUFS), ErrorKind.CONNECT, Fault.HERE),
         (ConnectError("memory", ADDRESS, errno.ENOMEM), ErrorKind.CONNECT, Fault.HERE),
         (ConnectError("no route", ADDRESS, errno.ENETUNREACH), ErrorKind.CONNECT, Fault.HERE),
+        (ProxyError("the proxy answered 502", ADDRESS, here=False, status=502), ErrorKind.PROXY, Fault.HOST),
+        (ProxyError("the proxy answered 407", ADDRESS, here=True, status=407), ErrorKind.PROXY, Fault.HERE),
+        (ExchangeTimeout("the proxy did not answer in time", ADDRESS, "proxy"), ErrorKind.TIMEOUT, Fault.HOST),
     ],
     ids=lambda value: f"{type(value).__name__}-{value}" if isinstance(value, Exception) else "",
 )
@@ -215,6 +219,7 @@ def test_no_error_of_an_exchange_is_left_out() -> None:
         ErrorKind.RESET,
         ErrorKind.PROTOCOL,
         ErrorKind.CONNECT,
+        ErrorKind.PROXY,
     }
 
 

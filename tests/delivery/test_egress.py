@@ -1,5 +1,6 @@
 """Which addresses may be dialled."""
 
+import re
 import socket
 from ipaddress import ip_address
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast.config import build
-from holdfast.core.errors import EgressDenied, NameNotResolved
-from holdfast.delivery.egress import ROUTE_ZONE, Guard
+from holdfast.core.addresses import V4, V6, Range
+from holdfast.core.errors import EgressDenied
+from holdfast.delivery.egress import ROUTE_ZONE, Guard, is_route
 from holdfast.http.transport import Origin
+from spellings import plain, samples
 
 
 def guard(**rules: Any) -> Guard:
@@ -97,7 +100,7 @@ def test_allow_opens_a_cidr_of_v6() -> None:
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "fd12::1"])
-async def test_allow_opens_a_host_pattern_whatever_private_address_it_has(address: str) -> None:
+def test_allow_opens_a_host_pattern_whatever_private_address_it_has(address: str) -> None:
     it = guard(allow=["*.internal"])
     it._judge(ip_address(address), "db.internal", 443, False)
     with pytest.raises(EgressDenied):
@@ -161,62 +164,195 @@ def test_link_local_addresses_open_by_a_cidr_in_allow(address: str) -> None:
     assert permits(guard(allow=["169.254.0.0/16", "fe80::/10"]), address)
 
 
-@pytest.mark.parametrize("own", [("127.0.0.1", 8800), ("0.0.0.0", 8800), ("::", 8800)])
+@pytest.mark.parametrize("own", [("127.0.0.1", 8800), ("0.0.0.0", 8800), ("::", 8800), ("::ffff:127.0.0.1", 8800)])
 def test_holdfast_itself_is_never_a_target(own: tuple[str, int]) -> None:
-    it = guard(allow_loopback=True, allow_ports=["*"])
+    it = guard(allow_loopback=True, allow_ports=["*"], allow=["0.0.0.0/0", "::/0"])
     it.own.add(own)
-    assert not permits(it, "127.0.0.1", 8800)
-    assert not permits(it, "127.0.0.1", 8800, route=True)
-    assert not permits(it, "::ffff:127.0.0.1", 8800)
+    for host in ("127.0.0.1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::127.0.0.1", "0.0.0.0", "::"):
+        assert not permits(it, host, 8800)
+        assert not permits(it, host, 8800, route=True)
     assert permits(it, "127.0.0.1", 8801)
     assert permits(it, "1.1.1.1", 8800)
 
 
+def address_of_this_machine() -> str:
+    """One that others reach it by, or loopback; nothing is sent to find it out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.3"
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
+def test_a_listener_on_all_addresses_is_known_by_any_address_of_this_machine(wildcard: str) -> None:
+    it = guard(allow_loopback=True, allow_ports=["*"], allow=["0.0.0.0/0", "::/0"])
+    assert permits(it, address_of_this_machine(), 8800)
+    it.own.add((wildcard, 8800))
+    for host in (address_of_this_machine(), "127.0.0.3", "::1"):
+        assert not permits(it, host, 8800)
+        assert not permits(it, host, 8800, route=True)
+        assert permits(it, host, 8801)
+    assert permits(it, "10.255.255.254", 8800)
+
+
+def test_a_link_local_address_might_be_this_machine_s() -> None:
+    it = guard(allow_ports=["*"], allow=["fe80::/10"])
+    assert permits(it, "fe80::1", 8800)
+    it.own.add(("::", 8800))
+    assert not permits(it, "fe80::1", 8800)
+
+
 def test_a_refusal_says_what_would_open_the_way() -> None:
     for host, port, hint in (
-        ("10.0.0.1", 443, "egress.allow"),
-        ("127.0.0.1", 443, "egress.allow_loopback"),
-        ("1.1.1.1", 22, "egress.allow_ports"),
-        ("169.254.169.254", 443, "CIDR"),
+        ("10.1.2.3", 443, "10.1.2.3 is a private address (10.0.0.0/8); egress.allow opens it"),
+        ("::ffff:10.1.2.3", 443, "10.1.2.3 is a private address (10.0.0.0/8); egress.allow opens it"),
+        ("127.0.0.1", 443, "127.0.0.1 is a loopback address (127.0.0.0/8); egress.allow_loopback opens it"),
+        ("1.1.1.1", 22, "port 22 is not in egress.allow_ports (443, 80)"),
+        ("fe80::1", 443, "fe80::1 is a link-local address (fe80::/10); only a CIDR in egress.allow opens it"),
     ):
-        with pytest.raises(EgressDenied, match=hint):
+        with pytest.raises(EgressDenied, match=f"^{re.escape(hint)}$"):
             guard().judge_literal(host, port, False)
 
 
-# -- resolving ---------------------------------------------------------------------------------------------------------
+# -- what a wide or a narrow rule does not open ------------------------------------------------------------------------
+
+METADATA = ["100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"]
+WIDE = ["0.0.0.0/0", "::/0"]
 
 
-async def test_a_literal_is_resolved_to_itself() -> None:
-    it = guard()
-    assert await it.resolve(Origin("https", "1.1.1.1", 443)) == [(socket.AF_INET, ("1.1.1.1", 443))]
-    assert await it.resolve(Origin("https", "2606:4700::1111", 443)) == [(socket.AF_INET6, ("2606:4700::1111", 443))]
+@pytest.mark.parametrize("row", [*V4, *V6], ids=str)
+def test_no_address_of_the_table_may_be_dialled(row: Range) -> None:
+    for address in samples(row):
+        assert not permits(guard(), str(address))
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "169.254.169.254", "localhost"])
-async def test_what_may_not_be_dialled_is_not_resolved(host: str) -> None:
+@pytest.mark.parametrize("address", ["0.0.0.0", "0.0.0.1", "::", "::ffff:0.0.0.0"])
+def test_nothing_opens_the_addresses_that_lead_to_this_machine_without_naming_it(address: str) -> None:
+    assert not permits(guard(allow=WIDE, allow_loopback=True), address, route=True)
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_metadata_outside_link_local_is_open_to_no_route_and_no_pattern(address: str) -> None:
     with pytest.raises(EgressDenied):
-        await guard().resolve(Origin("https", host, 443))
+        guard(allow=["*.internal"])._judge(ip_address(address), "metadata.internal", 443, True)
+    assert permits(guard(allow=[address]), address)
 
 
-async def test_localhost_is_loopback_whatever_its_name() -> None:
-    addresses = await guard(allow_loopback=True).resolve(Origin("http", "localhost", 80))
-    assert addresses
-    assert {address[0] for _, address in addresses} <= {"127.0.0.1", "::1"}
+@pytest.mark.parametrize("address", LOOPBACK)
+@pytest.mark.parametrize("entry", ["127.0.0.1", "127.0.0.0/8", "::1", "::ffff:127.0.0.1", *WIDE])
+def test_allow_does_not_open_loopback(address: str, entry: str) -> None:
+    assert not permits(guard(allow=[entry]), address)
 
 
-async def test_the_exemption_of_a_route_holds_in_its_zone_only() -> None:
-    assert await guard().resolve(Origin("http", "localhost", 9999, ROUTE_ZONE))
+@pytest.mark.parametrize(
+    ("entry", "address", "other"),
+    [
+        ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
+        ("::ffff:10.0.0.7", "10.0.0.7", "10.0.0.8"),
+        ("::ffff:10.0.0.0/120", "10.0.0.7", "10.0.1.7"),
+        ("fd12::7", "fd12::7", "fd12::8"),
+    ],
+)
+def test_a_single_or_a_mapped_address_in_allow_and_deny_is_that_address(entry: str, address: str, other: str) -> None:
+    assert permits(guard(allow=[entry]), address)
+    assert not permits(guard(allow=[entry]), other)
+    it = guard(allow=["10.0.0.0/8", "fd12::/16"], deny=[entry])
+    assert permits(it, other)
+    assert not permits(it, address)
+
+
+def test_deny_wins_whatever_the_case_of_a_name_and_for_all_below_it() -> None:
+    it = guard(deny=["Evil.Example.COM", "*.Sub.example.com", "1.1.1.1"])
+    assert not permits(it, "evil.example.com")
+    assert not permits(it, "a.b.sub.example.com", route=True)
+    assert not permits(it, "1.1.1.1", route=True)
+    assert not permits(it, "::ffff:1.1.1.1", route=True)
+    assert permits(it, "sub.example.com")
+    assert permits(it, "notevil.example.com")
+
+
+# -- addresses inside addresses ----------------------------------------------------------------------------------------
+
+TUNNELS = ["64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96", "2001::/32", "::ffff:0:0:0/96"]
+
+
+def tunnelled(address: str) -> list[str]:
+    """The v6 addresses that carry this v4 one, without those that map it."""
+    return [host[1:-1] for host in plain(ip_address(address))[4:]]
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "10.0.0.1", "127.0.0.1", "0.0.0.0", "100.100.100.200"])
+def test_a_translator_that_is_open_leads_to_no_address_that_is_not(address: str) -> None:
+    for host in tunnelled(address):
+        assert not permits(guard(allow=TUNNELS), host)
+
+
+@pytest.mark.parametrize("host", tunnelled("169.254.169.254"))
+def test_a_pattern_opens_no_more_behind_a_translator_than_in_front_of_it(host: str) -> None:
+    with pytest.raises(EgressDenied, match="metadata"):
+        guard(allow=["*.internal"])._judge(ip_address(host), "db.internal", 443, False)
+
+
+@pytest.mark.parametrize("host", ["64:ff9b::1.1.1.1", "64:ff9b:1::1.1.1.1", "2002:101:101::", "::1.1.1.1"])
+def test_a_translator_that_is_open_leads_to_the_public_internet(host: str) -> None:
+    assert permits(guard(allow=TUNNELS), host)
+    assert not permits(guard(), host)
+    assert not permits(guard(allow=TUNNELS, deny=["1.1.1.0/24"]), host)
+
+
+@pytest.mark.parametrize("host", ["64:ff9b::10.0.0.1", "64:ff9b:1::10.0.0.1", "2002:a00:1::", "::10.0.0.1"])
+def test_both_the_translator_and_what_lies_behind_it_can_be_opened(host: str) -> None:
+    assert permits(guard(allow=[*TUNNELS, "10.0.0.0/8"]), host)
+    assert not permits(guard(allow=["10.0.0.0/8"]), host)
+
+
+@pytest.mark.parametrize("opened", [["10.0.0.1"], ["10.0.0.2"], ["10.0.0.1", "10.0.0.2"]])
+def test_a_teredo_address_carries_a_server_and_a_client(opened: list[str]) -> None:
+    server_and_client = "2001:0:a00:1::f5ff:fffd"
+    assert permits(guard(allow=[*TUNNELS, *opened]), server_and_client) is (len(opened) == 2)
+
+
+def test_a_route_has_its_exemption_behind_a_translator_too_but_not_for_metadata() -> None:
+    assert permits(guard(), "64:ff9b::10.0.0.1", route=True)
+    assert not permits(guard(), "64:ff9b::169.254.169.254", route=True)
+
+
+def test_a_refusal_says_what_lies_behind() -> None:
+    with pytest.raises(EgressDenied) as denied:
+        guard(allow=["64:ff9b::/96"]).judge_literal("64:ff9b::10.0.0.1", 443, False)
+    assert str(denied.value) == (
+        "64:ff9b::a00:1 is a NAT64 address that leads to 10.0.0.1: "
+        "10.0.0.1 is a private address (10.0.0.0/8); egress.allow opens it"
+    )
+
+
+# -- the peer ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zone", [ROUTE_ZONE, f"{ROUTE_ZONE} 5f3a"])
+def test_the_zones_of_a_route_are_exempt(zone: str) -> None:
+    assert is_route(zone)
+    assert not is_route("")
+    guard().judge_peer(Origin("http", "db.internal", 9999, zone), "10.0.0.1:9999")
+
+
+@pytest.mark.parametrize(
+    "peer", ["127.0.0.1:443", "[::1]:443", "[::ffff:127.0.0.1]:443", "[fe80::1%eth0]:443", "10.0.0.1:443"]
+)
+def test_a_peer_is_judged_again(peer: str) -> None:
     with pytest.raises(EgressDenied):
-        await guard().resolve(Origin("http", "localhost", 9999))
+        guard().judge_peer(Origin("https", "api.example.com", 443), peer)
 
 
-async def test_a_denied_name_is_refused_before_it_is_looked_up() -> None:
-    with pytest.raises(EgressDenied, match=r"egress\.deny"):
-        await guard(deny=["*.example.com"]).resolve(Origin("https", "a.example.com", 443))
+@pytest.mark.parametrize("peer", ["1.1.1.1:443", "[2606:4700::1111]:443", "[::ffff:1.1.1.1]:443"])
+def test_a_public_peer_is_well(peer: str) -> None:
+    guard().judge_peer(Origin("https", "api.example.com", 443), peer)
 
 
-@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".test"])
-async def test_what_is_no_host_name_does_not_resolve_and_that_is_the_hosts_fault(host: str) -> None:
-    with pytest.raises(NameNotResolved) as refused:
-        await guard().resolve(Origin("https", host, 443))
-    assert not refused.value.here
+def test_a_peer_that_is_holdfast_itself_is_refused_even_to_a_route() -> None:
+    it = guard(allow_loopback=True, allow_ports=["*"])
+    it.own.add(("0.0.0.0", 8800))
+    with pytest.raises(EgressDenied, match="holdfast itself"):
+        it.judge_peer(Origin("http", "api.example.com", 8800, ROUTE_ZONE), "127.0.0.1:8800")

@@ -50,6 +50,8 @@ def disable(gateway: Gateway, receiver: Receiver) -> str:
     for number in range(4):
         gateway.post(f"{receiver.url}/{number}")
     until(lambda: gateway.get(f"/circuits/{key}").json().get("state") == "disabled")
+    # The circuit is told of as it stands in memory; the outcome that tripped it may still be on its way to the disk.
+    until(lambda: all(message["attempts"] for message in gateway.call("GET", "/v1/messages").json()["messages"]))
     return key
 
 

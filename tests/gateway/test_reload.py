@@ -104,3 +104,13 @@ def test_merging_leaves_what_needs_a_restart() -> None:
     assert left == ["store.max_size", "ingest.idempotency"]
     assert (merged.store.max_size, merged.store.host_share) == (old.store.max_size, 0.2)
     assert changed(old, merged) == ["store.host_share"]
+
+
+def test_a_reload_that_opens_loopback_warns_as_a_start_does(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("[egress]\nallow_loopback = false\n")
+    with running(tmp_path / "store", config=file, egress__allow_loopback=None) as gateway:
+        assert not [event for event in gateway.events() if event["event"] == "loopback_allowed"]
+        file.write_text("[egress]\nallow_loopback = true\n")
+        assert gateway.call("POST", "/v1/reload").json()["changed"] == ["egress.allow_loopback"]
+        until(lambda: [event for event in gateway.events() if event["event"] == "loopback_allowed"])

@@ -7,6 +7,7 @@ import httpx
 import pytest
 import trio
 
+from holdfast.http.errors import ProxyError
 from holdfast.http.httpx_face import HttpxTransport
 
 
@@ -63,6 +64,25 @@ async def test_timeouts_and_connect_errors(receiver, transport_to):
             await client.get("http://a.example/")
         with pytest.raises(httpx.UnsupportedProtocol):
             await client.get("ftp://a.example/")
+
+
+async def test_errors_of_a_proxy(transport_to):
+    async def dial(origin, addresses, deadline, trying):
+        raise ProxyError("the proxy answered 502", here=False, status=502)
+
+    async with httpx.AsyncClient(transport=HttpxTransport(transport_to(1, dial=dial))) as client:
+        with pytest.raises(httpx.ProxyError, match="502"):
+            await client.get("http://a.example/")
+
+
+async def test_a_silent_proxy(transport_to):
+    async def dial(origin, addresses, deadline, trying):
+        trying("192.0.2.1:80", "proxy")
+        await trio.sleep_forever()
+
+    async with httpx.AsyncClient(transport=HttpxTransport(transport_to(1, dial=dial))) as client:
+        with pytest.raises(httpx.ConnectTimeout):
+            await client.get("http://a.example/", timeout=0.05)
 
 
 def test_only_the_face_imports_httpx():

@@ -208,6 +208,7 @@ async def test_a_failing_handler_is_500_and_logged_and_the_server_goes_on(serve,
             await client.send(get())
             assert (await client.answer())[0] == 200
     assert "this one is not the client's" in caplog.text
+    assert "/boom" not in caplog.text
 
 
 async def test_a_failing_gate_is_500(serve, caplog):

@@ -11,6 +11,7 @@ from holdfast.http.codec import ResponseParser
 from holdfast.http.connection import Connection, connect
 from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeTimeout
 from holdfast.http.transport import Origin, Transport, _Exchange, _talk
+from ports import dead_port, refusing_port
 
 HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 5\r\n\r\n"
 BODY = b"hello"
@@ -209,12 +210,17 @@ async def test_a_large_body_arrives_and_the_connection_is_kept(receiver, transpo
         assert there.heard == [large_head(len(body)) + body] * 2
 
 
-async def test_a_receiver_that_does_not_read_is_a_timeout_of_sending(receiver, transport_to):
+async def test_a_receiver_that_does_not_read_is_a_timeout_of_sending(receiver, transport_to, mock_clock):
+    async def pass_the_deadline_unread(stream):
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(11)
+        await trio.sleep_forever()
+
     async with receiver() as there:
-        there.scripts = [lambda stream: trio.sleep_forever()]
+        there.scripts = [pass_the_deadline_unread]
         body = bytes(32 << 20)
         with pytest.raises(ExchangeTimeout) as raised:
-            await transport_to(there.port).exchange(ORIGIN, large_head(len(body)), body, soon(0.2))
+            await transport_to(there.port).exchange(ORIGIN, large_head(len(body)), body, soon())
         assert (raised.value.stage, raised.value.address) == ("send", there.address)
 
 
@@ -306,22 +312,10 @@ async def test_garbage_is_a_bad_answer_at_once(receiver, transport_to, garbage):
         assert (raised.value.kind, raised.value.address) == ("protocol", there.address)
 
 
-def refusing_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
-def dead_port():
-    """Accepts no connection and refuses none: its backlog is full."""
-    with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        for filler in (first, second):
-            filler.setblocking(False)
-            filler.connect_ex(listening.getsockname())
-        yield listening.getsockname()[1]
+def dead():
+    with dead_port() as port:
+        yield port
 
 
 async def test_refused(transport_to):
@@ -340,17 +334,17 @@ async def test_the_next_address_is_tried_when_one_refuses(receiver, transport_to
         assert (answer.status, answer.address) == (200, there.address)
 
 
-async def test_a_dead_address_can_not_use_up_all_the_time(receiver, transport_to, dead_port):
+async def test_a_dead_address_can_not_use_up_all_the_time(receiver, transport_to, dead):
     async with receiver() as there:
         there.scripts = [there.answering(OK)]
-        answer = await post(transport_to(dead_port, there.port), seconds=1)
+        answer = await post(transport_to(dead, there.port), seconds=1)
         assert (answer.status, answer.address) == (200, there.address)
 
 
-async def test_a_dead_address_alone_is_a_timeout_of_connecting(transport_to, dead_port):
+async def test_a_dead_address_alone_is_a_timeout_of_connecting(transport_to, dead):
     with pytest.raises(ExchangeTimeout) as raised:
-        await post(transport_to(dead_port), seconds=0.1)
-    assert (raised.value.stage, raised.value.address) == ("connect", f"127.0.0.1:{dead_port}")
+        await post(transport_to(dead), seconds=0.1)
+    assert (raised.value.stage, raised.value.address) == ("connect", f"127.0.0.1:{dead}")
 
 
 async def test_no_route_does_not_hide_a_refusal(each_engine):
@@ -506,6 +500,62 @@ async def test_aclose_closes_idle_ones_and_those_under_way_later(receiver, trans
         assert transport.statistics().idle == 0
         there.scripts.append(there.answering(OK))
         await post(transport)
+        assert transport.statistics().idle == 0
+
+
+async def test_renew_closes_idle_ones_and_those_under_way_later(receiver, transport_to):
+    """What was opened under old rules serves no exchange that begins under new ones."""
+    async with receiver() as there:
+        transport = transport_to(there.port)
+        gone = trio.Event()
+
+        async def idle_when_renewed(stream):
+            await there.answering(OK)(stream)
+            assert await stream.receive_some(1) == b""
+            gone.set()
+
+        async def in_use_when_renewed(stream):
+            await there.request(stream)
+            transport.renew()
+            await stream.send_all(OK)
+            assert await stream.receive_some(1) == b""
+
+        there.scripts = [idle_when_renewed, in_use_when_renewed, there.answering(OK, OK)]
+        await post(transport)
+        assert transport.statistics().idle == 1
+        transport.renew()
+        assert transport.statistics().idle == 0
+        with trio.fail_after(10):
+            await gone.wait()
+        assert [(await post(transport)).reused for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize("during", ["resolving", "dialling"])
+async def test_what_was_being_opened_at_a_renewal_is_not_kept(receiver, each_engine, during):
+    async with receiver() as there:
+        there.scripts = [there.answering(OK)]
+
+        async def resolve(origin):
+            if during == "resolving":
+                transport.renew()
+            return [(socket.AF_INET, ("127.0.0.1", there.port))]
+
+        async def dial(origin, addresses, deadline, trying):
+            dialled = await connect(addresses, deadline, trying)
+            if during == "dialling":
+                transport.renew()
+            return dialled
+
+        transport = Transport(
+            resolve,
+            dial=dial,
+            ssl_context=None,
+            max_answer=9,
+            max_idle_per_origin=1,
+            idle_timeout=60,
+            engine=each_engine,
+        )
+        assert (await post(transport)).status == 200
         assert transport.statistics().idle == 0
 
 

@@ -100,6 +100,27 @@ async def test_contexts_are_chosen_by_origin(receiver, transport_to, server_cont
             await post(transport, B)
 
 
+async def test_a_context_that_can_not_be_had_closes_the_connection(receiver, transport_to):
+    """As with the file of a client certificate that is gone."""
+    heard = []
+    closed = trio.Event()
+
+    async def listen(stream):
+        heard.append(await stream.receive_some(100))
+        closed.set()
+
+    def context(origin):
+        raise FileNotFoundError(origin.host)
+
+    async with receiver() as there:
+        there.scripts = [listen]
+        with pytest.raises(FileNotFoundError):
+            await post(transport_to(there.port, ssl_context=context))
+        with trio.fail_after(10):
+            await closed.wait()
+        assert heard == [b""]
+
+
 async def test_plain_http_on_a_tls_port_is_a_tls_error_at_once(receiver, transport_to, client_context):
     async def speaks_http(stream):
         await stream.receive_some(10)

@@ -45,6 +45,13 @@ def test_browser(header):
     assert refusal(header, target=b"http://api.example.com/") is BROWSER
 
 
+@pytest.mark.parametrize("site", [b"cross-site", b"none"])
+def test_a_second_header_hides_nothing(site):
+    assert refusal(HOST, (b"sec-fetch-site", site), (b"sec-fetch-site", b"none")) is BROWSER
+    assert refusal(HOST, (b"sec-fetch-site", b"none"), (b"sec-fetch-site", site)) is BROWSER
+    assert refusal(HOST, (b"holdfast-token", b"wrong"), (b"holdfast-token", b"t"), token=b"t") is WRONG_TOKEN
+
+
 @pytest.mark.parametrize(
     "host",
     [

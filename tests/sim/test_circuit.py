@@ -5,7 +5,21 @@ import trio
 
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import DeadReason, Kind, State
-from sim.world import DAY, HOST, HOUR, NO_TRIPS, TRIPS_AT_3, Request, asks_for, every, settle, slow, until, world
+from sim.world import (
+    DAY,
+    HOST,
+    HOUR,
+    MINUTE,
+    NO_TRIPS,
+    TRIPS_AT_3,
+    Request,
+    asks_for,
+    every,
+    settle,
+    slow,
+    until,
+    world,
+)
 
 FREEZES_AT_3 = {"min_attempts": 0, "disable_after": 0, "freeze_at": 3}
 
@@ -415,3 +429,40 @@ async def test_unfreezing_a_disabled_circuit_sends_what_waits_at_once(autojump_c
         await it.sleep_to(101)
         assert await it.states([*ids, waiting]) == {State.DELIVERED: 4}
         assert it.times(waiting) == [100]
+
+
+async def test_asking_for_a_probe_of_an_enabled_circuit_leaves_its_retries_alone(autojump_clock: object) -> None:
+    it = world()
+    it.scripts[HOST] = 500
+    async with it.gateway():
+        await it.accept()
+        await it.sleep_to(30)
+    async with it.gateway():
+        await it.sleep_to(40)
+        assert not await it.dispatcher.probe(HOST, HOST)
+        await it.sleep_to(100)
+    assert it.times() == [0, 84.8]
+
+
+async def test_a_replay_to_a_circuit_that_was_forgotten_begins_in_slow_start(autojump_clock: object) -> None:
+    it = world(retry={"base": "1s", "max_retries": 1})
+    it.scripts[HOST] = until(DAY, 500, slow(1))
+    async with it.gateway():
+        await it.accept_many(5)
+        await it.sleep_to(8 * DAY)
+        assert await it.ledger.circuit(HOST) is None
+        assert await it.replay_dead() == 5
+        await it.sleep_to(8 * DAY + 10)
+    assert it.times()[10:] == [8 * DAY + seconds for seconds in (0, 1, 1, 2, 2)]
+
+
+async def test_a_probe_asked_for_while_one_is_under_way_is_that_one(autojump_clock: object) -> None:
+    it = world(circuit=TRIPS_AT_3)
+    async with it.gateway():
+        await it.trip()
+        it.requests.clear()
+        it.scripts[HOST] = slow(5, 500)
+        await it.sleep_to(10 * MINUTE + 1)
+        assert await it.dispatcher.probe(HOST, HOST)
+        await it.sleep_to(19 * MINUTE)
+        assert it.times() == [600], "the one that was due, and no other right behind it"

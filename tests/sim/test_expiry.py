@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from holdfast.config import build
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, State
 from sim.world import DAY, HOST, HOUR, NO_TRIPS, SPAN, START, TRIPS_AT_3, World, asks_for, every, slow, world
@@ -214,3 +215,19 @@ async def test_what_would_expire_during_a_start_s_grace_keeps_its_probes(autojum
         await it.sleep_to(SPAN + 10 + HOUR)
         assert it.times()[-1] == last + 600
         assert (await it.ledger.statistics()).dead == 3
+
+
+async def test_after_a_start_with_shorter_intervals_a_probe_comes_first_too(autojump_clock: object) -> None:
+    """When the next probe is due was written by the old interval."""
+    it = world(circuit=TRIPS_AT_3 | {"probe_every": "1h"}, retry={"expire_after": "1m"})
+    async with it.gateway():
+        ids = await it.trip()
+    await it.sleep_to(100)
+    it.config = build({"circuit": TRIPS_AT_3 | {"probe_every": "30s"}, "retry": {"expire_after": "1m"}})
+    it.scripts[HOST] = 500
+    async with it.gateway():
+        await it.sleep_to(3_599)
+        assert await it.states(ids) == {State.HELD: 3}
+        await it.sleep_to(3_700)
+        assert await it.states(ids) == {State.DEAD: 3}
+    assert it.times()[3:4] == [3_600]

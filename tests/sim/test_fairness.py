@@ -153,6 +153,16 @@ async def test_rate_per_host_spaces_the_starts(autojump_clock: object, rate: flo
     assert it.times(host=HEALTHY) == [0]
 
 
+async def test_a_rate_holds_and_wakes_a_host_that_was_quiet(autojump_clock: object) -> None:
+    it = world(delivery={"rate_per_host": 1})
+    async with it.gateway():
+        await it.accept()
+        await it.sleep_to(10)
+        await it.accept_many(3)
+        await it.sleep_to(20)
+    assert it.times() == [0, 10, 11, 12]
+
+
 async def test_more_hosts_than_lanes_are_kept_in_memory_leave_a_due_retry_its_turn(autojump_clock: object) -> None:
     it = world()
     it.scripts[HEALTHY] = until(1, 500)

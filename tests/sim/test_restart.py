@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CommitFailed
+from holdfast.core.errors import CommitFailed, EgressDenied
 from holdfast.core.message import ErrorKind, Fault, Kind, State
 from sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, hang, settle, slow, until, world
 
@@ -208,11 +208,11 @@ async def test_a_lost_outcome_leads_to_a_repeat_never_to_a_loss(autojump_clock: 
         await trio.sleep_forever()
     await it.sleep_to(10)
     async with it.gateway():
-        story = await it.story(id)
-        assert (story.state, story.attempts) == (State.QUEUED, [])
         await settle()
         assert it.times() == [0, 10]
-        assert await it.state(id) is (State.DELIVERED if status == 200 else State.RETRYING)
+        story = await it.story(id)
+        assert [attempt.number for attempt in story.attempts] == [1], "the lost one used no number"
+        assert story.state is (State.DELIVERED if status == 200 else State.RETRYING)
 
 
 async def test_a_lost_trip_is_made_again(autojump_clock: object) -> None:
@@ -243,3 +243,15 @@ async def test_a_crash_with_attempts_under_way_leaves_no_trace_of_them(autojump_
         it.scripts[HOST] = 200
         await trio.sleep(3_600)
         assert await it.states(ids) == {State.DELIVERED: 300}
+
+
+async def test_a_success_counted_after_the_circuit_was_last_written_survives(autojump_clock: object) -> None:
+    """The failure of this side's writes the circuit while the other attempt is under way."""
+    it = world()
+    answers = iter((slow(5), lambda request: EgressDenied("private")))
+    it.scripts[HOST] = lambda request: next(answers)(request)
+    async with it.gateway():
+        await it.accept_many(2)
+        await it.sleep_to(10)
+    async with it.gateway():
+        assert (await it.circuit()).window.attempts == 1

@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
-from sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, slow, until, world
+from sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, settle, slow, until, world
 
 ONE, TWO = f"http://{HOST}/one", f"http://{HOST}/two"
 
@@ -80,3 +80,15 @@ async def test_a_url_that_comes_back_puts_its_host_in_slow_start(autojump_clock:
         await it.sleep_to(650)
         assert await it.circuit_state(ONE) is CircuitState.ENABLED
     assert [it.most_open(at) for at in (600, 601, 602, 603)] == [1, 1, 2, 4]
+
+
+async def test_after_a_restart_a_new_url_of_a_known_host_begins_in_slow_start(autojump_clock: object) -> None:
+    it = world()
+    async with it.gateway():
+        await it.accept(path="/old", by_url=True)
+        await settle()
+    it.scripts[HOST] = slow(1)
+    async with it.gateway():
+        await it.accept_many(5, path="/new", by_url=True)
+        await it.sleep_to(10)
+    assert it.times()[1:] == [0, 1, 1, 2, 2]

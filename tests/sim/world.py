@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 import trio.testing
@@ -93,8 +93,8 @@ def date_at(seconds: float) -> str:
 class WatchedEngine(MemoryEngine):
     """Counts how often it is read."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, max_size: int = 1 << 30) -> None:
+        super().__init__(max_size)
         self.reads = 0
 
     def read(self) -> Session:
@@ -114,25 +114,14 @@ class World:
     began: float = field(default_factory=trio.current_time)
     clock: TrioClock = field(default_factory=lambda: TrioClock(START))
     chance: Callable[[], float] = lambda: 0.5
+    ledger_type: ClassVar[type[Ledger]] = Ledger
 
     # -- the gateway -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def gateway(self, *, crash: bool = False) -> AsyncIterator["World"]:
         """Run the gateway; it can be entered again on the same store. Leaving is a clean shutdown, or a crash."""
-        rules = StoreRules(
-            circuit_rules(self.config),
-            retry_rules(self.config),
-            self.config.ingest.idempotency,
-            self.config.store.host_share,
-            self.config.delivery.per_host,
-            self.clock.now(),
-        )
-        self.ledger = Ledger(self.engine, rules, self.clock, lambda bits: 0)
-        self.ledger.open()
-        news = News(self.clock)
-        self.delivery = Delivery(self.config, self.ledger, self, self.clock, self.chance, rules.run, news, Tally())
-        self.dispatcher = self.delivery.dispatcher
+        self.compose()
         async with trio.open_nursery() as store_nursery:
             await store_nursery.start(self.ledger.run)
             store_nursery.start_soon(self._end_when_broken, store_nursery)
@@ -144,6 +133,27 @@ class World:
                     store_nursery.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
             store_nursery.cancel_scope.cancel()
+
+    def compose(self) -> None:
+        """Put a gateway together that has not begun to run."""
+        self.started_at = self.clock.now()
+        self.ledger = self.ledger_type(self.engine, self.store_rules(), self.clock, lambda bits: 0)
+        self.ledger.open()
+        self.news, self.tally = News(self.clock), Tally()
+        self.delivery = Delivery(
+            self.config, self.ledger, self, self.clock, self.chance, self.started_at, self.news, self.tally
+        )
+        self.dispatcher = self.delivery.dispatcher
+
+    def store_rules(self) -> StoreRules:
+        return StoreRules(
+            circuit_rules(self.config),
+            retry_rules(self.config),
+            self.config.ingest.idempotency,
+            self.config.store.host_share,
+            self.config.delivery.per_host,
+            self.started_at,
+        )
 
     async def _end_when_broken(self, nursery: trio.Nursery) -> None:
         """As the process exits after a commit that failed."""

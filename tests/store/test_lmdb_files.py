@@ -200,3 +200,52 @@ def test_a_reader_sees_one_moment_while_another_thread_writes(tmp_path: Path) ->
     with engine.read() as transaction:
         assert transaction.get(Table.META, b"name") == b"value"
     engine.close()
+
+
+OPENER = """
+import sys
+from pathlib import Path
+from holdfast.store.lmdb import LmdbEngine
+LmdbEngine(Path(sys.argv[1]), 64 << 20).close()
+"""
+
+READER = """
+import sys, lmdb
+environment = lmdb.open(sys.argv[1], max_dbs=32, lib_version=0)
+transaction = environment.begin() if sys.argv[2] == "reads" else None
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_reader_that_was_killed_in_a_transaction_is_cleared_at_the_next_start(tmp_path: Path) -> None:
+    """Its slot would keep every page from then on. Another process has the lock file open, or LMDB makes it anew."""
+    LmdbEngine(tmp_path, SIZE).close()
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", READER, str(tmp_path), does],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for does in ("waits", "reads")
+    ]
+    for other in others:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "there\n"
+    others[1].kill()
+    others[1].wait()
+    engine = LmdbEngine(tmp_path, SIZE)
+    assert str(others[1].pid) not in engine._environment.readers()
+    engine.close()
+    others[0].kill()
+    for other in others:
+        other.communicate()
+
+
+def test_no_environment_variable_changes_the_engine(tmp_path: Path) -> None:
+    """py-lmdb carries two engines whose files do not fit each other."""
+    for version in ("0", "1"):
+        environment = os.environ | {"LMDB_DEFAULT_LIB_VERSION": version}
+        subprocess.run([sys.executable, "-c", OPENER, str(tmp_path / version)], env=environment, check=True)
+        assert (tmp_path / version / "data.mdb").read_bytes()[16:24].hex() == "dec0efbe01000000"

@@ -1,4 +1,7 @@
-"""`holdfast check`: is a config good, and what does it come to?"""
+"""`holdfast check`: is a config good, and what does it come to?
+
+As `holdfast run` would find it: with the secrets and certificates that it names.
+"""
 
 import json
 import os
@@ -10,6 +13,7 @@ from holdfast.cli.failure import MISUSED
 from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.text import clean, facts
 from holdfast.config import Config, ConfigError, load
+from holdfast.credentials import read_credentials
 
 
 def check(arguments: list[str]) -> int:
@@ -23,6 +27,7 @@ def check(arguments: list[str]) -> int:
     named = options.file or options.config
     try:
         config = load(named, os.environ)
+        read_credentials(config, os.environ)
     except ConfigError as error:
         _tell_faults(error, options.json)
         return MISUSED

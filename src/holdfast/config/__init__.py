@@ -27,6 +27,7 @@ from holdfast.config.tree import (
     Retention,
     Retry,
     Route,
+    Sign,
     Store,
 )
 from holdfast.config.units import format_duration, format_size, parse_duration, parse_size
@@ -47,6 +48,7 @@ __all__ = [
     "Retention",
     "Retry",
     "Route",
+    "Sign",
     "Store",
     "build",
     "default_store_path",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.config.faults import BadValue, ConfigError, Fault
 from holdfast.config.layers import FILE_VARIABLE, Layers
-from holdfast.config.rules import RULES, schedule_span
+from holdfast.config.rules import ROUTE_RULES, RULES, schedule_span
 from holdfast.config.table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
-from holdfast.config.tree import Config, Route
+from holdfast.config.tree import Config, Route, Sign
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -49,9 +50,15 @@ def build(
     faults += _resolve(sections, environ, uid, cwd)
     # Built even when something is bad, with defaults in its place, so that rules between good keys speak too.
     built: dict[str, Any] = {section: make(**sections[section]) for section, make in SECTIONS.items()}
-    config = Config(**built, routes={name: Route(**values) for name, values in routes.items()})
+    config = Config(**built, routes={name: _route(values, cwd) for name, values in routes.items()})
     bad = {fault.key for fault in faults}
     findings = [rule.check(config) for rule in RULES if bad.isdisjoint(rule.keys)]
+    findings += [
+        rule.check(f"routes.{name}", route)
+        for name, route in config.routes.items()
+        for rule in ROUTE_RULES
+        if bad.isdisjoint(f"routes.{name}.{key}" for key in rule.keys)
+    ]
     faults += [fault for fault in findings if fault is not None]
     if faults:
         raise ConfigError(faults)
@@ -117,8 +124,19 @@ def _resolve(sections: dict[str, dict[str, Any]], environ: Mapping[str, str], ui
     if retry["expire_after"] is None:
         retry["expire_after"] = schedule_span(retry["base"], retry["max_retries"])
     for values in sections.values():
-        values.update({name: _absolute(cwd, path) for name, path in values.items() if isinstance(path, Path)})
+        values.update(_absolute_paths(values, cwd))
     return faults
+
+
+def _route(values: dict[str, Any], cwd: Path) -> Route:
+    sign: Sign | None = values["sign"]
+    if sign is not None and sign.secret_file is not None:
+        sign = replace(sign, secret_file=_absolute(cwd, sign.secret_file))
+    return Route(**values | _absolute_paths(values, cwd) | {"sign": sign})
+
+
+def _absolute_paths(values: dict[str, Any], cwd: Path) -> dict[str, Path]:
+    return {name: _absolute(cwd, path) for name, path in values.items() if isinstance(path, Path)}
 
 
 def _absolute(cwd: Path, path: Path) -> Path:

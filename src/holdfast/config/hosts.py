@@ -18,6 +18,7 @@ PATTERN_ALLOWED = '"*", "*.example.com", a host name or an IP address'
 NETWORK_ALLOWED = '"10.0.0.0/8", an IP address, "*.example.com" or a host name'
 ADDRESS_ALLOWED = '"host:port" with a port from 0 to 65535, such as "127.0.0.1:8800" or "[::1]:8800"'
 URL_ALLOWED = 'an http or https URL, such as "https://hooks.example.com/in"'
+PROXY_ALLOWED = '"http://host:port", such as "http://proxy.internal.example:3128"'
 HEADER_ALLOWED = 'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
 
 _LABELS = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
@@ -101,6 +102,22 @@ def listen_address(text: str) -> Address:
         return Address(host_name(host), int(port))
     except BadValue:
         raise BadValue((f"{show(text)} has no valid host", ADDRESS_ALLOWED)) from None
+
+
+def proxy_address(text: str) -> Address:
+    """What a proxy's URL says: plain http, a host and a port. Credentials come from a file of their own."""
+    if "@" in text:
+        raise BadValue(("holds credentials; put them into delivery.proxy_credentials_file", PROXY_ALLOWED))
+    found = re.fullmatch(r"http://([^/?#]+)/?", text, re.IGNORECASE)
+    if found is None:
+        raise BadValue((f"{show(text)} is not the URL of an HTTP proxy", PROXY_ALLOWED))
+    try:
+        address = listen_address(found[1])
+    except BadValue:
+        raise BadValue((f"{show(text)} has no valid host and port", PROXY_ALLOWED)) from None
+    if address.port == 0:
+        raise BadValue((f"{show(text)} has port 0", PROXY_ALLOWED))
+    return address
 
 
 def is_loopback(host: str) -> bool:

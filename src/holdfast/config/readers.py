@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.config import hosts
 from holdfast.config.faults import BadValue, show
-from holdfast.config.tree import Address
+from holdfast.config.tree import Address, Sign
 from holdfast.config.units import (
     DURATION_ALLOWED,
     SIZE_ALLOWED,
@@ -227,6 +227,33 @@ def _read_headers(value: object) -> tuple[tuple[str, str], ...]:
     return hosts.route_headers(value)
 
 
+def _read_proxy(value: object) -> Address | None:
+    text = _text(value, hosts.PROXY_ALLOWED)
+    return hosts.proxy_address(text) if text else None
+
+
+def _read_sign(value: object) -> Sign | None:
+    allowed = '{ scheme = "standard-webhooks", secret_file = "/run/secrets/billing" }, or secret_env with a name'
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise BadValue((f"{show(value)} is not a table", allowed))
+    unknown = sorted(value.keys() - {"scheme", "secret_file", "secret_env"})
+    if unknown:
+        raise BadValue(*((f"{show(name)} is not a key of it", allowed) for name in unknown))
+    scheme = value.get("scheme", "standard-webhooks")
+    if scheme != "standard-webhooks":
+        raise BadValue((f"{show(scheme)} is not a scheme", '"standard-webhooks"'))
+    secret_file = _read_path(value.get("secret_file", ""))
+    secret_env = _text(value.get("secret_env", ""), allowed)
+    if bool(secret_file) == bool(secret_env):
+        problem = "names both secret_file and secret_env" if secret_file else "names no secret_file or secret_env"
+        raise BadValue((problem, "one of the two"))
+    if secret_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", secret_env):
+        raise BadValue((f"{show(secret_env)} is not the name of an environment variable", allowed))
+    return Sign("standard-webhooks", secret_file, secret_env or None)
+
+
 BOOLEAN = Reader(_read_boolean, toml_value)
 PATH = Reader(_read_path)
 ADDRESS = Reader(_read_address)
@@ -238,4 +265,6 @@ NETWORKS = many(hosts.network_or_pattern, hosts.NETWORK_ALLOWED)
 PORTS = Reader(_read_ports, _ports_from_text)
 USER_AGENT = Reader(_read_user_agent)
 URL = Reader(lambda value: hosts.route_url(_text(value, hosts.URL_ALLOWED)))
+PROXY = Reader(_read_proxy)
+SIGN = Reader(_read_sign, toml_value)
 HEADERS = Reader(_read_headers, toml_value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.config.faults import Fault, show
 from holdfast.config.hosts import is_loopback
-from holdfast.config.tree import Address, Config
+from holdfast.config.tree import Address, Config, Route
 from holdfast.config.units import DURATIONS, LONGEST_DURATION, format_duration
 
 # What the kernel's sockaddr_un holds, less the closing NUL.
@@ -20,6 +20,14 @@ _ANY_HOST = ("0.0.0.0", "::")
 class Rule:
     keys: tuple[str, ...]
     check: Callable[[Config], Fault | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRule:
+    """Between the keys of one route; `check` is told where the route stands in the config."""
+
+    keys: tuple[str, ...]
+    check: Callable[[str, Route], Fault | None]
 
 
 def schedule_span(base: int, max_retries: int) -> int:
@@ -95,6 +103,31 @@ def _group_can_reach_the_socket(config: Config) -> Fault | None:
     return Fault("listen.control_group", problem, 'with listen.control elsewhere, such as "/run/holdfast/control.sock"')
 
 
+def _credentials_have_a_proxy(config: Config) -> Fault | None:
+    delivery = config.delivery
+    if delivery.proxy is not None or delivery.proxy_credentials_file is None:
+        return None
+    return Fault("delivery.proxy_credentials_file", "is of no use without a proxy", "with delivery.proxy set")
+
+
+def _proxy_is_another(config: Config) -> Fault | None:
+    if config.delivery.proxy != config.listen.ingest:
+        return None
+    return Fault("delivery.proxy", f"{config.delivery.proxy} is holdfast itself", "another proxy, or none")
+
+
+def _key_has_a_certificate(where: str, route: Route) -> Fault | None:
+    if route.client_key_file is None or route.client_cert_file is not None:
+        return None
+    return Fault(f"{where}.client_key_file", "is of no use without its certificate", "with client_cert_file set")
+
+
+def _certificate_can_be_shown(where: str, route: Route) -> Fault | None:
+    if route.client_cert_file is None or route.url.lower().startswith("https:"):
+        return None
+    return Fault(f"{where}.client_cert_file", "is never shown to an http target", "with an https url")
+
+
 RULES = (
     _listeners_apart("ingest", "status"),
     _listeners_apart("ingest", "probe"),
@@ -105,4 +138,11 @@ RULES = (
     Rule(("retry.base", "retry.max_retries"), _schedule_bounded),
     Rule(("delivery.per_host", "delivery.first_attempts"), _lanes_fit),
     Rule(("drain.timeout", "drain.linger"), _linger_fits),
+    Rule(("delivery.proxy", "delivery.proxy_credentials_file"), _credentials_have_a_proxy),
+    Rule(("delivery.proxy", "listen.ingest"), _proxy_is_another),
+)
+
+ROUTE_RULES = (
+    RouteRule(("client_cert_file", "client_key_file"), _key_has_a_certificate),
+    RouteRule(("client_cert_file", "url"), _certificate_can_be_shown),
 )

@@ -91,6 +91,9 @@ class Delivery:
     max_answer: int  # bytes
     user_agent: str | None  # None: holdfast/<version>
     ca_file: Path | None  # None: the system's authorities alone
+    proxy: Address | None  # None: targets are dialled directly
+    proxy_credentials_file: Path | None  # None: the proxy asks for none
+    no_proxy: tuple[str, ...]  # networks or patterns, as in Egress
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +128,23 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Sign:
+    """Where a route's signing secrets come from: a file or an environment variable, one of the two."""
+
+    scheme: Literal["standard-webhooks"]
+    secret_file: Path | None
+    secret_env: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     url: str
     headers: tuple[tuple[str, str], ...]  # names as the operator spelled them
+    sign: Sign | None  # None: messages are not signed
     timeout: int | None  # ms; None: delivery.timeout
     rate: float  # requests a second; 0: no limit
+    client_cert_file: Path | None  # None: no client certificate is shown
+    client_key_file: Path | None  # None: the key is in client_cert_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,5 +6,6 @@ outcome.py   what an answer or an error means, and whose failure it is
 circuit.py   one host's enabled, disabled, frozen
 lane.py      one circuit's queue and one host's limits, as they stand in memory
 board.py     which message starts next: lanes taking turns under two budgets
+addresses.py what an IP address is: the table of all that is not public
 errors.py    the error tree
 """

@@ -118,17 +118,22 @@ class Window:
             self.failures += 1
 
     def trim(self, now: int, width: int) -> None:
-        oldest = now // width - (BUCKETS - 1)
-        while self.buckets and self.buckets[0][0] < oldest:
-            _, attempts, failures = self.buckets.popleft()
-            self.attempts -= attempts
-            self.failures -= failures
+        current = now // width
+        while self.buckets and self.buckets[0][0] <= current - BUCKETS:
+            self._drop(self.buckets.popleft())
+        # Numbers from the future were counted in narrower buckets, before `circuit.window` was changed.
+        while self.buckets and self.buckets[-1][0] > current:
+            self._drop(self.buckets.pop())
+
+    def _drop(self, bucket: list[int]) -> None:
+        self.attempts -= bucket[1]
+        self.failures -= bucket[2]
 
     def sums(self, now: int, rules: "CircuitRules") -> tuple[int, int]:
         """Attempts and failures as of now, for whoever only looks."""
-        oldest = now // _width(rules) - (BUCKETS - 1)
-        current = [bucket for bucket in self.buckets if bucket[0] >= oldest]
-        return sum(bucket[1] for bucket in current), sum(bucket[2] for bucket in current)
+        current = now // _width(rules)
+        counted = [bucket for bucket in self.buckets if current - BUCKETS < bucket[0] <= current]
+        return sum(bucket[1] for bucket in counted), sum(bucket[2] for bucket in counted)
 
     def clear(self) -> None:
         self.buckets.clear()

@@ -9,6 +9,7 @@
     |   +-- CorruptRecord   one record can't be read; the others can
     +-- EgressDenied        the guard refuses the target, at ingest or at an attempt
     +-- NameNotResolved     the target's name gave no address
+    +-- SecretMissing       a route's messages can't be signed now, and are not sent unsigned
 
 What comes from outside (lmdb, sockets, ssl, h11) is mapped to one of these, or to an Outcome, at the boundary and only
 there. Refusals that an app gets to see are `http.problem.Problem`; faults of a config are `config.ConfigError`.
@@ -57,3 +58,7 @@ class NameNotResolved(HoldfastError):
     def __init__(self, detail: str, *, here: bool) -> None:
         super().__init__(detail)
         self.here = here
+
+
+class SecretMissing(HoldfastError):
+    """A signing secret can't be had, or is none. The text never repeats it."""

@@ -50,8 +50,10 @@ class Host:
         self.interval = interval
 
     def slow_start(self) -> None:
+        """From 1 again, whatever is read of it later: a host may be replayed to before its record was read."""
         self.limit = 1
         self.streak = 0
+        self.known = True
 
     def succeeded(self) -> None:
         """During slow start the limit doubles after as many successes as the limit."""

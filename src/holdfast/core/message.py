@@ -88,7 +88,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One webhook, as it was accepted. Times are milliseconds since 1970; `born` is acceptance plus delay."""
+    """One webhook, as it was accepted. Times are milliseconds since 1970; `born` is acceptance plus delay.
+
+    `signed` tells that its route signed when it was accepted: it is never sent without a signature.
+    """
 
     id: MessageId
     lane: str
@@ -102,6 +105,7 @@ class Message:
     accepted_at: int
     born: int
     route: str | None = None
+    signed: bool = False
 
     @property
     def target(self) -> str:

@@ -5,5 +5,9 @@ roster.py      the lanes and hosts in memory: from the store when needed, back t
 settling.py    what an outcome changes: circuit, limits, schedule, and the one operation that records it all
 courier.py     one attempt from start to outcome
 egress.py      which addresses may be dialled
+resolver.py    names to addresses, one look-up per host at a time
+ways.py        how an address is reached: directly, or through the forward proxy
+signing.py     Standard Webhooks: secrets and signatures
+tls.py         whom receivers must be certified by, and what is shown to them
 upkeep.py      expiry, retention, forgetting
 """

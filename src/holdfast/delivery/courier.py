@@ -9,11 +9,13 @@ from typing import Protocol
 
 import trio
 
-from holdfast.core.errors import EgressDenied, NameNotResolved
+from holdfast.core.errors import EgressDenied, NameNotResolved, SecretMissing
 from holdfast.core.message import ErrorKind, Message, id_text
 from holdfast.core.outcome import Outcome, of_answer, of_error
 from holdfast.delivery.egress import ROUTE_ZONE
-from holdfast.http.errors import ConnectError, ExchangeError
+from holdfast.delivery.signing import SIGNED_HEADERS, Signer
+from holdfast.delivery.tls import ClientCertificate
+from holdfast.http.errors import ConnectError, ExchangeError, ProxyError
 from holdfast.http.transport import Answer, Origin
 
 _ALWAYS_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
@@ -27,10 +29,16 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RouteTerms:
-    """What a route changes for its messages: `host` is the route's own host:port, whose exemption it has."""
+    """What a route changes for its messages: `host` is the route's own host:port, whose exemption it has.
+
+    The route's certificate is shown to that host alone, as an exemption holds for it alone; its signature is on every
+    message of the route.
+    """
 
     host: str
     timeout: int | None = None
+    signer: Signer | None = None
+    certificate: ClientCertificate | None = None
 
 
 class Courier:
@@ -47,35 +55,42 @@ class Courier:
 
     async def carry(self, message: Message, now: int) -> Outcome:
         """Make one attempt. `now` is its start, which a Retry-After in seconds counts from."""
-        origin, timeout = self._terms(message)
+        route = self._routes.get(message.route) if message.route else None
         began = trio.current_time()
+        deadline = began + ((route.timeout if route else None) or self._timeout) / 1000
         try:
-            answer = await self._carrier.exchange(origin, self._head(message), message.body, began + timeout / 1000)
+            head = self._head(message, route, now)
+            answer = await self._carrier.exchange(_origin(message, route), head, message.body, deadline)
         except ExchangeError as error:
             return _of_exchange_error(error)
         except EgressDenied as error:
             return of_error(ErrorKind.EGRESS_DENIED, str(error))
         except NameNotResolved as error:
             return of_error(ErrorKind.DNS, str(error), here=error.here)
+        except SecretMissing as error:
+            return of_error(ErrorKind.SECRET, f"the message could not be signed: {error}")
         ended = now + int((trio.current_time() - began) * 1000)
         return of_answer(answer.status, answer.headers, answer.body, answer.address, ended)
 
-    def _terms(self, message: Message) -> tuple[Origin, int]:
-        host, _, port = message.host.rpartition(":")
-        route = self._routes.get(message.route) if message.route else None
-        exempt = route is not None and route.host == message.host
-        origin = Origin(message.scheme, host.strip("[]"), int(port), ROUTE_ZONE if exempt else "")
-        return origin, (route.timeout if route else None) or self._timeout
-
-    def _head(self, message: Message) -> bytes:
-        names = {name for name, _ in message.headers}
+    def _head(self, message: Message, route: RouteTerms | None, now: int) -> bytes:
+        headers = message.headers
+        signer = route.signer if route is not None else None
+        if signer is not None:
+            headers = tuple(header for header in headers if header[0] not in SIGNED_HEADERS)
+        elif message.signed and route is None:
+            raise SecretMissing(f'it was accepted for the signed route "{message.route}", which the config has no more')
+        given = dict(headers)
         parts = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (message.method.encode(), message.path, message.authority.encode())
         ]
-        parts += [b"%b: %b\r\n" % header for header in message.headers]
-        if b"webhook-id" not in names:
-            parts.append(b"webhook-id: %b\r\n" % id_text(message.id).encode())
-        if b"user-agent" not in names:
+        parts += [b"%b: %b\r\n" % header for header in headers]
+        id = given.get(b"webhook-id")
+        if id is None:
+            id = id_text(message.id).encode()
+            parts.append(b"webhook-id: %b\r\n" % id)
+        if signer is not None:
+            parts.append(signer.headers(id, now, message.body))
+        if b"user-agent" not in given:
             parts.append(self._user_agent)
         if message.body or message.method in _ALWAYS_WITH_LENGTH:
             parts.append(b"content-length: %d\r\n" % len(message.body))
@@ -83,6 +98,15 @@ class Courier:
         return b"".join(parts)
 
 
+def _origin(message: Message, route: RouteTerms | None) -> Origin:
+    host, _, port = message.host.rpartition(":")
+    zone = ""
+    if route is not None and route.host == message.host:
+        zone = route.certificate.zone if route.certificate is not None else ROUTE_ZONE
+    return Origin(message.scheme, host.strip("[]"), int(port), zone)
+
+
 def _of_exchange_error(error: ExchangeError) -> Outcome:
     number = error.errno if isinstance(error, ConnectError) else None
-    return of_error(ErrorKind(error.kind), error.detail, address=error.address, number=number)
+    here = isinstance(error, ProxyError) and error.here
+    return of_error(ErrorKind(error.kind), error.detail, address=error.address, number=number, here=here)

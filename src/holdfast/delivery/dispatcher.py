@@ -49,6 +49,7 @@ class Dispatcher:
         self._reader = LaneReader(store, roster, clock, settling.tally, settling.news)
         self._agenda = AgendaKeeper(store, roster)
         self._called = trio.Event()
+        self._rests_until: float = 0
         self._quiet = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.in_flight: dict[MessageId, Start] = {}
@@ -138,10 +139,14 @@ class Dispatcher:
 
     async def probe(self, key: str, host: str) -> bool:
         """Probe a disabled circuit now instead of at the next interval; False if it is not disabled."""
+        asked_at = self._clock.now()
         lane = await self._hydrated(key, host)
         if lane.circuit.state is not CircuitState.DISABLED:
+            self.attend(lane)  # it is live now, and the agenda leaves live lanes alone
             return False
-        lane.circuit.next_probe_at = self._clock.now()
+        if not lane.probing and (lane.circuit.last_attempt_at or 0) < asked_at:
+            # Else one is under way, or came meanwhile: another right behind it would be one too many.
+            lane.circuit.next_probe_at = self._clock.now()
         await self._store.perform(SaveLane(lane))
         self.revive(key, host)
         return True
@@ -192,7 +197,7 @@ class Dispatcher:
     def active_in(self, lane: Lane) -> int:
         under_way = (start.entry for start in self.in_flight.values() if start.lane is lane)
         entries = [*lane.fresh, *under_way]
-        return sum(entry.place.standing is Standing.ACTIVE for entry in entries)
+        return lane.shelving + sum(entry.place.standing is Standing.ACTIVE for entry in entries)
 
     @property
     def attempts_in_flight(self) -> int:
@@ -219,25 +224,31 @@ class Dispatcher:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            while True:
-                now = self._clock.now()
-                for lane in await self._agenda.due(now):
-                    self.attend(lane)
-                for lane in self._agenda.fired(now):
-                    self.attend(lane)
-                for lane in await self._reader.read():
-                    if not lane.enabled:
-                        self._retreat(lane)
-                    self.attend(lane)
-                self._pump(self._clock.now())
-                self._tell_quiet()
-                await self._rest()
+            try:
+                while True:
+                    await self._look_around()
+                    await self._rest()
+            finally:
+                self._nursery = None  # the store tells of its last groups after this has ended
+
+    async def _look_around(self) -> None:
+        now = self._clock.now()
+        for lane in await self._agenda.due(now):
+            self.attend(lane)
+        for lane in self._agenda.fired(now):
+            self.attend(lane)
+        for lane in await self._reader.read():
+            if not lane.enabled:
+                self._retreat(lane)
+            self.attend(lane)
+        self._pump(self._clock.now())
+        self._tell_quiet()
 
     async def _rest(self) -> None:
         """Sleep until something is due, or somebody calls."""
         if self._reader.wanted:
             self._called.set()
-        moment = min(self._agenda.next_at, ceil(self._board.wake_at() or NEVER))
+        moment = self._rests_until = min(self._agenda.next_at, self._pause_ends())
         deadline = self._clock.deadline(moment) if moment < NEVER else float("inf")
         with trio.CancelScope(deadline=deadline):
             await self._called.wait()
@@ -250,6 +261,12 @@ class Dispatcher:
         while self._store.pending < UNWRITTEN and (start := self._board.pick(now)) is not None:
             self.in_flight[start.entry.message.id] = start
             nursery.start_soon(self._attempt, start)
+        if self._pause_ends() < self._rests_until:
+            self._called.set()  # a host has to pause that did not when the loop lay down
+
+    def _pause_ends(self) -> int:
+        moment = self._board.wake_at()
+        return NEVER if moment is None else ceil(moment)
 
     async def _attempt(self, start: Start) -> None:
         began = self._clock.now()
@@ -307,12 +324,12 @@ class Dispatcher:
         """Active messages that can't start now go to their lane's queue."""
 
         def shelved(_: object) -> None:
-            lane.shelving -= 1
+            lane.shelving -= len(messages)
             for message in messages:
                 self._reader.note_queued(lane, message)
             self.attend(lane)
 
-        lane.shelving += 1
+        lane.shelving += len(messages)
         self._store.submit(Shelve(messages, done=shelved))
 
     # -- memory ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class LaneReader:
         self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
         self._broken: set[MessageId] = set()
         self.wanted: dict[str, Lane] = {}
+        store.on_broken = self._tell_broken
 
     def want(self, lane: Lane) -> None:
         lane.loading = True
@@ -112,6 +113,11 @@ class LaneReader:
     def _report(self, broken: list[tuple[MessageId, str]]) -> None:
         """A record that can't be read stays where it is, is told once, and holds up nothing else."""
         for id, fault in broken:
-            self._broken.add(id)
-            self._tally.broken_records += 1
-            self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)
+            if id not in self._broken:
+                self._broken.add(id)
+                self._tally.broken_records += 1
+                self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)
+
+    def _tell_broken(self, table: str, key: str, fault: str) -> None:
+        self._tally.broken_records += 1
+        self._news.tell(logging.ERROR, "record_broken", table=table, key=key, detail=fault)

@@ -61,7 +61,10 @@ class Roster:
         return lane
 
     def hydrate(self, lane: Lane, record: LaneRecord | None) -> None:
-        """Give a lane what is stored of it. A host that another run wrote begins in slow start."""
+        """Give a lane what is stored of it. A host that another run wrote begins in slow start.
+
+        Of a host with several circuits one may be new to this run and another old: it begins in slow start too.
+        """
         lane.hydrated = True
         if record is None:
             return
@@ -72,7 +75,8 @@ class Roster:
         host.hold_until = max(host.hold_until, record.hold_until)
         if not host.known:
             host.known = True
-            host.limit = min(record.limit, self._per_host) if record.run == self._run else 1
+            is_new = record.run == self._run and lane.key == host.name
+            host.limit = min(record.limit, self._per_host) if is_new else 1
 
     def retire(self, lane: Lane) -> None:
         """A lane with nothing left in memory. The longest cold one makes room, and its counters go to disk."""

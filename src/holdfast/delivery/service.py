@@ -1,6 +1,8 @@
 """Delivery put together: the same from a config for the real gateway and for one in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import TypedDict
 from urllib.parse import urlsplit
 
@@ -9,6 +11,7 @@ import trio
 from holdfast import __version__
 from holdfast.clock import Clock
 from holdfast.config import Config, Route
+from holdfast.core.addresses import unmapped
 from holdfast.core.board import Board
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.schedule import RetryRules
@@ -17,11 +20,21 @@ from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settling
+from holdfast.delivery.signing import Signer
+from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Retention, Upkeep
 from holdfast.news import News
 from holdfast.store.port import Store
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RouteKeys:
+    """What routes sign with and show, by their names. `repr` is off: no log may spell it."""
+
+    signers: Mapping[str, Signer] = field(default_factory=dict)
+    certificates: Mapping[str, ClientCertificate] = field(default_factory=dict)
 
 
 def circuit_rules(config: Config) -> CircuitRules:
@@ -57,20 +70,21 @@ class Delivery:
         run: int,
         news: News,
         tally: Tally,
+        keys: RouteKeys | None = None,
     ) -> None:
         circuit, retry = circuit_rules(config), retry_rules(config)
         self._roster = Roster(store, run=run, **_host_limits(config))
-        self._courier = Courier(carrier, **_terms(config))
+        self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
         self._board = Board(circuit, **_budgets(config))
         self._settling = Settling(circuit, retry, chance, tally, news)
         self.dispatcher = Dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
         self._upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""
         circuit, retry = circuit_rules(config), retry_rules(config)
         self._roster.configure(**_host_limits(config))
-        self._courier.configure(**_terms(config))
+        self._courier.configure(**_terms(config, keys or RouteKeys()))
         self._board.configure(circuit, **_budgets(config))
         self._settling.configure(circuit, retry)
         self._upkeep.configure(circuit, retry, _retention(config))
@@ -108,11 +122,14 @@ def _host_limits(config: Config) -> HostLimits:
     return {"per_host": config.delivery.per_host, "rate": config.delivery.rate_per_host, "rates": rates}
 
 
-def _terms(config: Config) -> Terms:
+def _terms(config: Config, keys: RouteKeys) -> Terms:
+    def of(name: str, route: Route) -> RouteTerms:
+        return RouteTerms(_host_of(route), route.timeout, keys.signers.get(name), keys.certificates.get(name))
+
     return {
         "timeout": config.delivery.timeout,
         "user_agent": config.delivery.user_agent or f"holdfast/{__version__}",
-        "routes": {name: RouteTerms(_host_of(route), route.timeout) for name, route in config.routes.items()},
+        "routes": {name: of(name, route) for name, route in config.routes.items()},
     }
 
 
@@ -128,8 +145,7 @@ def _host_of(route: Route) -> str:
     """The host:port that a route sends to, as messages name it."""
     parts = urlsplit(route.url)
     host = parts.hostname or ""
-    return f"[{host}]:{_port(parts.scheme, parts.port)}" if ":" in host else f"{host}:{_port(parts.scheme, parts.port)}"
-
-
-def _port(scheme: str, port: int | None) -> int:
-    return port or DEFAULT_PORTS[scheme]
+    if ":" in host:
+        host = str(unmapped(ip_address(host)))
+    port = parts.port or DEFAULT_PORTS[parts.scheme]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -14,6 +14,7 @@ from holdfast.core.circuit import Change, CircuitRules
 from holdfast.core.lane import Lane
 from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, id_text, masked_lane
 from holdfast.core.outcome import Outcome
+from holdfast.core.redaction import without_secrets
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
 from holdfast.core.tally import Tally
 from holdfast.core.times import rfc3339
@@ -57,11 +58,12 @@ class Settling:
             outcome.error,
             outcome.detail,
             outcome.fault,
-            outcome.answer,
+            without_secrets(outcome.answer, start.entry.message),
         )
         self.tally.outcomes[str(outcome.error or outcome.status)] += 1
         self.tally.attempt_seconds.observe(attempt.duration / 1000)
         start.lane.host.answers = outcome.status is not None
+        start.lane.dirty = True
         if outcome.delivered:
             return self._delivered(start, attempt, now)
         return self._failed(start, attempt, outcome, now)

@@ -6,12 +6,14 @@ the clock or the network did meanwhile, receivers get their chance first.
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
 from holdfast.clock import Clock, sleep_until
 from holdfast.core.circuit import CircuitRules, CircuitState
+from holdfast.core.errors import CommitFailed
 from holdfast.core.lane import Lane
 from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.core.schedule import RetryRules
@@ -19,7 +21,7 @@ from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.news import News
-from holdfast.store.port import SCARCE, Expire, Finished, Forget, Purge, SaveLane, Store
+from holdfast.store.port import SCARCE, Expire, Finished, Forget, Purge, ReviewLanes, SaveLane, Store
 
 STEP = 128
 """Messages that one operation moves or removes: a group with it takes a few milliseconds longer, not more."""
@@ -59,11 +61,13 @@ class Upkeep:
         self._started = clock.now()
         self._grace_ends = self._started + min(GRACE, circuit.probe_every)
         self._called = trio.Event()
+        self._to_review = True
         dispatcher.on_quiet_lane = self.consider
         store.on_scarce = lambda: self._called.set()
 
     def configure(self, circuit: CircuitRules, retry: RetryRules, retention: Retention) -> None:
         self._circuit, self._retry, self._retention = circuit, retry, retention
+        self._to_review = True
         self._called.set()
 
     # -- single lanes ------------------------------------------------------------------------------------------------
@@ -107,10 +111,10 @@ class Upkeep:
     def _may_expire_at(self, lane: Lane) -> int:
         """Not in the grace after a start; in a disabled circuit not before a probe of this run."""
         circuit = lane.circuit
-        if circuit.state is CircuitState.DISABLED and lane.probe_from is not None and circuit.since < self._started:
-            next_probe = circuit.next_probe_at or 0
-            if next_probe - self._circuit.probe_every < self._started:
-                return max(self._grace_ends, next_probe, lane.probe_from)
+        # Whatever a circuit was sent after the start that was disabled before it is a probe.
+        is_probed = max(circuit.since, circuit.last_attempt_at or 0) >= self._started
+        if circuit.state is CircuitState.DISABLED and lane.probe_from is not None and not is_probed:
+            return max(self._grace_ends, circuit.next_probe_at or 0, lane.probe_from)
         return self._grace_ends
 
     def _expire(self, lane: Lane, now: int) -> None:
@@ -128,42 +132,63 @@ class Upkeep:
 
     async def run(self) -> None:
         """Remove what is past its retention, sleeping until the next record is; early when room gets scarce."""
-        await sleep_until(self._clock, self._grace_ends)
-        while True:
-            if await self._sweep() >= STEP:
-                continue
-            self._called = trio.Event()
-            moment = await self._next_sweep()
-            while self._clock.now() < moment and not self._called.is_set():
-                with trio.CancelScope(deadline=self._clock.deadline(moment)):
-                    await self._called.wait()
-                    await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
+        # A commit that failed ends the process: app does that, after everyone got an answer.
+        with suppress(CommitFailed):
+            while True:
+                if self._to_review:
+                    await self._review_lanes()
+                if await self._sweep() >= STEP:
+                    continue
+                self._called = trio.Event()
+                moment = await self._next_sweep()
+                while self._clock.now() < moment and not self._called.is_set():
+                    with trio.CancelScope(deadline=self._clock.deadline(moment)):
+                        await self._called.wait()
+                        await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
+
+    async def _review_lanes(self) -> None:
+        """Lanes that nothing touches wake and expire by the numbers of today's config too."""
+        self._to_review = False
+        after = await self._store.perform(ReviewLanes(None, STEP))
+        while after is not None:
+            after = await self._store.perform(ReviewLanes(after, STEP))
 
     async def _sweep(self) -> int:
         now = self._clock.now()
-        retention = self._retention
-        delivered, keys = now - retention.delivered, now - retention.keys
         store = await self._store.statistics()
         finished = await self._store.oldest_finished()
-        if store.used_bytes > SCARCE * store.max_bytes:
-            if finished.delivered is not None:
-                delivered = now
-            else:
-                keys = now + retention.keys
-        elif self._next_due(finished, now) > now:
+        purge = self._past_retention(now)
+        evicting = store.full or store.used_bytes > SCARCE * store.max_bytes
+        if evicting and finished.delivered is not None:
+            purge.delivered_before = now
+        elif evicting and finished.key is not None:
+            purge.keys_before = now + 1
+        elif self._next_due(finished, now) > now and not store.full:
+            # In a full store even an empty step is worth it: whether there is room again shows with a commit.
             return 0
-        removed: int = await self._store.perform(Purge(delivered, now - retention.dead, keys, STEP))
-        if removed and max(delivered, keys) >= now:
+        removed: int = await self._store.perform(purge)
+        if removed and evicting:
             self._tally.evicted += removed
             self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
         return removed
 
+    def _past_retention(self, now: int) -> Purge:
+        """Nothing leaves by time in the grace after a start; for want of room it may at any time."""
+        if now < self._grace_ends:
+            return Purge(0, 0, 0, STEP)
+        retention = self._retention
+        return Purge(now - retention.delivered, now - retention.dead, now - retention.keys, STEP)
+
     async def _next_sweep(self) -> int:
         now = self._clock.now()
+        if (await self._store.statistics()).full:
+            return now + SWEEP_AT_MOST_EVERY
         return max(now + SWEEP_AT_MOST_EVERY, self._next_due(await self._store.oldest_finished(), now))
 
     def _next_due(self, finished: Finished, now: int) -> int:
         """When the first record is past its retention; what is not there yet is so no sooner than if it came now."""
+        if now < self._grace_ends:
+            return self._grace_ends
         retention = self._retention
-        kept = (retention.delivered, retention.dead, 2 * retention.keys)
+        kept = (retention.delivered, retention.dead, retention.keys)
         return min((now + 1 if oldest is None else oldest) + span for oldest, span in zip(finished, kept, strict=True))

@@ -47,6 +47,7 @@ class Stage:
         self._really_began = trio.current_time()
         self.latest: dict[str, Event] = {}
         self.attempts: Counter[str] = Counter()
+        self._deliveries = 0
         self._log: list[Event] = []
         self._told = 0
         self._heard = 0
@@ -73,6 +74,16 @@ class Stage:
                     self._came = trio.Event()
                     await self._came.wait()
         raise PromiseBroken(f"expected {wanted} within {PATIENCE:.0f} s; it did not come")
+
+    async def hear_out(self, deliveries: int) -> None:
+        """Wait until that many deliveries were told of: news come a moment after what they are about."""
+        with trio.move_on_after(PATIENCE):
+            self._catch_up()
+            while self._deliveries < deliveries:
+                self._came = trio.Event()
+                await self._came.wait()
+                self._catch_up()
+        promise(self._deliveries == deliveries, f"news of {deliveries} deliveries", self._deliveries)
 
     async def wait_until(self, moment: int) -> None:
         await self.hear("never told", by=moment)
@@ -116,6 +127,7 @@ class Stage:
             promise(event["event"] != "events_lost", "every event to be heard", event)
             if event["event"] in ("attempt_failed", "delivered"):
                 self.attempts[event["kind"]] += 1
+            self._deliveries += event["event"] == "delivered"
             self.latest[event["event"]] = event
             self.teller.event(event)
 

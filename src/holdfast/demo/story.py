@@ -223,6 +223,7 @@ class Story:
     async def _sum_up(self) -> Summary:
         stage, tally = self._stage, self._stage.gateway.tally
         await stage.gateway.dispatcher.wait_quiet()
+        await stage.hear_out(tally.delivered)
         store = await stage.gateway.ledger.statistics()
         promise(store.waiting == store.dead == 0, "nothing left waiting or dead", store)
         lost = set(stage.sender.sent) - self._crm.taken - self._shop.taken

@@ -13,6 +13,7 @@ listeners.py        TCP and Unix sockets to listen on
 server.py           the accept loops, the limit on connections, stopping
 server_connection.py the loop of one connection
 connection.py       one dialled connection, plain or TLS
+tunnel.py           a way through a forward proxy
 pool.py             idle connections by origin
 transport.py        one exchange from address to answer, under one deadline
 httpx_face.py       the same as an httpx transport; the only module here that imports httpx

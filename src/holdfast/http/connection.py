@@ -6,25 +6,31 @@ Both kinds fail with `OSError` only, so that what uses them need not know which 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import trio
 
-from holdfast.http.errors import ConnectError, TlsError
+from holdfast.http.errors import ConnectError, ProxyError, Stage, TlsError
 
 READ_SIZE = 16384
 TLS_AT_ONCE = 16384
+HANDSHAKE_BYTES = 256 << 10
+"""What a peer may say in a handshake: a chain of certificates takes a few KiB, and some peers never come to an end."""
 
 _NO_WAY_FROM_HERE = frozenset({errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TLS_RECORD_TYPES = range(20, 25)
 _TLS_VERSIONS = frozenset({"TLSv1.2", "TLSv1.3"})
 
 Address = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+Trying = Callable[[str, Stage], None]
+"""Told which address is tried, and how far that has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,15 @@ class Origin:
 
 
 class Dialled(NamedTuple):
-    """A connected socket, as the system sees it and as trio does, and its peer as "ip:port"."""
+    """A connected socket, as the system sees it and as trio does, and where it leads to as "ip:port"."""
 
     raw: socket.socket
     socket: trio.socket.SocketType
     address: str
+
+
+Dial = Callable[[Origin, Sequence[Address], float, Trying], Awaitable[Dialled]]
+"""How one of the addresses of an origin is reached, by a deadline."""
 
 
 class Connection:
@@ -96,6 +106,7 @@ class TlsConnection(Connection):
             await self._stream.do_handshake()
         except (trio.BrokenResourceError, OSError) as error:
             raise TlsError(f"TLS handshake failed: {_reason(error)}", self.address) from error
+        self._records.allowance = math.inf
         if self._stream.version() not in _TLS_VERSIONS:
             raise TlsError(f"{self._stream.version()} is too old, TLS 1.2 is needed", self.address)
 
@@ -133,6 +144,7 @@ class _RecordStream(trio.abc.Stream):
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._socket = sock
         self.held = bytearray()
+        self.allowance: float = HANDSHAKE_BYTES
         self.send_error: OSError | None = None
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -141,6 +153,9 @@ class _RecordStream(trio.abc.Stream):
             if not data:
                 size = len(self.held)
                 break
+            self.allowance -= len(data)
+            if self.allowance < 0:
+                raise OSError(errno.EMSGSIZE, "the peer says more than a handshake takes")
             self.held += data
         record = bytes(self.held[:size])
         del self.held[:size]
@@ -169,28 +184,50 @@ class _RecordStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
-async def connect(addresses: Sequence[Address], deadline: float, trying: Callable[[str], None]) -> Dialled:
+async def in_turn(
+    addresses: Sequence[Address], deadline: float, dial_one: Callable[[Address, float], Awaitable[Dialled]]
+) -> Dialled:
     """Dials each address in turn. Each may use an equal share of the time left, the last one all of it.
 
     If none answers, the error is that of the last one tried, but "no route from here" never hides what an
-    address that could be reached has said.
+    address that could be reached has said. A proxy that is at fault itself would be so for every address.
     """
-    failure: ConnectError | None = None
-    for position, (family, name) in enumerate(addresses):
-        address = format_address(name)
-        trying(address)
+    failure: ConnectError | ProxyError | None = None
+    for position, address in enumerate(addresses):
         others = len(addresses) - position - 1
-        share = (deadline - trio.current_time()) / (others + 1)
+        now = trio.current_time()
+        until = now + (deadline - now) / (others + 1)
         try:
             if not others:
-                return await _connect_one(family, name)
-            with trio.move_on_after(share):
-                return await _connect_one(family, name)
-            failure = ConnectError("the connection was not established in time", address, errno.ETIMEDOUT)
-        except OSError as error:
+                return await dial_one(address, deadline)
+            with trio.move_on_at(until):
+                return await dial_one(address, until)
+            late = "the connection was not established in time"
+            failure = ConnectError(late, format_address(address[1]), errno.ETIMEDOUT)
+        except ConnectError as error:
             if failure is None or error.errno not in _NO_WAY_FROM_HERE:
-                failure = ConnectError(_system_text(error), address, error.errno)
+                failure = error
+        except ProxyError as error:
+            if error.here:
+                raise
+            failure = error
     raise failure or ConnectError("there is no address to connect to")
+
+
+async def connect(addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:
+    async def dial_one(address: Address, until: float) -> Dialled:
+        family, name = address
+        trying(format_address(name), "connect")
+        try:
+            return await _connect_one(family, name)
+        except OSError as error:
+            raise ConnectError(_system_text(error), format_address(name), error.errno) from error
+
+    return await in_turn(addresses, deadline, dial_one)
+
+
+async def connect_directly(origin: Origin, addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:
+    return await connect(addresses, deadline, trying)
 
 
 async def _connect_one(family: socket.AddressFamily, name: tuple[Any, ...]) -> Dialled:
@@ -220,4 +257,6 @@ def _reason(error: BaseException) -> str:
         return f"certificate refused: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):
         return cause.reason or str(cause)
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
     return str(cause) or "the connection was closed"

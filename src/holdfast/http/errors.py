@@ -6,6 +6,7 @@
     └── ExchangeError          no answer was had; `kind` is a word for records
         ├── ExchangeTimeout    "timeout"   the total deadline passed; `stage` says during what
         ├── ConnectError       "connect"   no address could be dialled; `errno` of the last one
+        ├── ProxyError         "proxy"     no tunnel; `here`: the proxy is at fault, not the target; `status` it gave
         ├── TlsError           "tls"       handshake or certificate
         ├── ConnectionReset    "reset"     closed or reset before the answer's head was complete
         └── BadAnswer          "protocol"  what came is not an HTTP/1.1 answer
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-Stage = Literal["resolve", "connect", "tls", "send", "answer"]
+Stage = Literal["resolve", "connect", "reach_proxy", "proxy", "tls", "send", "answer"]
+"""How far an exchange has come. A deadline that passes in `reach_proxy` is a `ProxyError`: no fault of the target's."""
 
 
 class ProtocolError(Exception):
@@ -60,6 +62,15 @@ class ConnectError(ExchangeError):
     def __init__(self, detail: str, address: str | None = None, errno: int | None = None) -> None:
         super().__init__(detail, address)
         self.errno = errno
+
+
+class ProxyError(ExchangeError):
+    kind = "proxy"
+
+    def __init__(self, detail: str, address: str | None = None, *, here: bool, status: int | None = None) -> None:
+        super().__init__(detail, address)
+        self.here = here
+        self.status = status
 
 
 class TlsError(ExchangeError):

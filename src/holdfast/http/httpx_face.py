@@ -14,6 +14,7 @@ from holdfast.http.errors import (
     ConnectionReset,
     ExchangeError,
     ExchangeTimeout,
+    ProxyError,
     TlsError,
 )
 from holdfast.http.transport import Transport
@@ -70,12 +71,14 @@ def _deadline(request: httpx.Request) -> float:
 
 def _translated(error: ExchangeError, request: httpx.Request) -> httpx.TransportError:
     match error:
-        case ExchangeTimeout(stage="resolve" | "connect" | "tls"):
+        case ExchangeTimeout(stage="resolve" | "connect" | "proxy" | "tls"):
             kind: type[httpx.TransportError] = httpx.ConnectTimeout
         case ExchangeTimeout(stage="send"):
             kind = httpx.WriteTimeout
         case ExchangeTimeout():
             kind = httpx.ReadTimeout
+        case ProxyError():
+            kind = httpx.ProxyError
         case ConnectError() | TlsError():
             kind = httpx.ConnectError
         case BadAnswer() | ConnectionReset():

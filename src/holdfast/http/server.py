@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ Gate = Callable[[RequestHead], None]
 Admission = Callable[[trio.socket.SocketType], str | None]
 
 ACCEPT_PAUSE = 0.1
+ACCEPT_COMPLAINTS_EVERY = 10.0
 TURN_AWAY_AT_ONCE = 64
 TURN_AWAY_SECONDS = 1.0
 
@@ -144,6 +146,7 @@ class Server:
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         local = local_address(listener)
+        quiet_until = -math.inf
         while True:
             try:
                 sock, _ = await listener.socket.accept()
@@ -152,7 +155,9 @@ class Server:
                     raise
                 # Out of descriptors or memory: connections wait in the backlog until some are free again.
                 if error.errno != errno.ECONNABORTED:
-                    _logger.warning("could not accept a connection on %s: %s", local, error)
+                    if trio.current_time() >= quiet_until:
+                        _logger.warning("could not accept a connection on %s: %s", local, error)
+                        quiet_until = trio.current_time() + ACCEPT_COMPLAINTS_EVERY
                     await trio.sleep(ACCEPT_PAUSE)
                 continue
             if len(self._live) >= self.limits.max_connections:

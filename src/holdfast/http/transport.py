@@ -5,6 +5,7 @@ What this module promises about an exchange:
   answer changes it.
 - At most one resend, on a fresh connection, and only when a reused one ended before any byte of the answer.
 - Only addresses that the resolver gave are dialled, and a connection serves only the origin it was made for.
+- A connection from before a `renew` serves no exchange that begins after it.
 - No redirects, cookies, decompression or proxy variables.
 """
 
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 import trio
 
 from holdfast.http.codec import Engine, ResponseParser, best_engine
-from holdfast.http.connection import Address, Connection, Origin, TlsConnection, connect
-from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, Stage
+from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
+from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, ProxyError, Stage
 from holdfast.http.message import Headers
 from holdfast.http.pool import Pool
 
@@ -33,6 +34,8 @@ SWEEP_AT_EACH_EXCHANGE = 2
 _TIMED_OUT: dict[Stage, str] = {
     "resolve": "looking up the address took too long",
     "connect": "the connection was not established in time",
+    "reach_proxy": "the proxy could not be reached in time",
+    "proxy": "the proxy did not answer in time",
     "tls": "the TLS handshake took too long",
     "send": "the request could not be sent in time",
     "answer": "no answer in time",
@@ -64,18 +67,19 @@ class TransportStatistics:
 class _Exchange:
     """How far an exchange has come: what is known of it when its deadline passes."""
 
-    __slots__ = ("address", "origin", "parser", "payload", "reused", "stage")
+    __slots__ = ("address", "generation", "origin", "parser", "payload", "reused", "stage")
 
-    def __init__(self, origin: Origin, payload: bytes) -> None:
+    def __init__(self, origin: Origin, payload: bytes, generation: int = 0) -> None:
         self.origin = origin
         self.payload = payload
+        self.generation = generation
         self.stage: Stage = "resolve"
         self.address: str | None = None
         self.parser: ResponseParser | None = None
         self.reused = False
 
-    def trying(self, address: str) -> None:
-        self.address = address
+    def trying(self, address: str, stage: Stage) -> None:
+        self.address, self.stage = address, stage
 
     def answer(self) -> Answer | None:
         """The answer as far as it came, if its head did."""
@@ -85,14 +89,23 @@ class _Exchange:
         head = parser.head
         return Answer(head.status, head.headers, parser.body, self.address, self.reused, parser.complete)
 
+    def too_late(self) -> ExchangeError:
+        if self.stage == "reach_proxy":
+            return ProxyError(_TIMED_OUT[self.stage], self.address, here=True)
+        return ExchangeTimeout(_TIMED_OUT[self.stage], self.address, self.stage)
+
 
 class Transport:
-    """`resolve` gives the addresses to dial for an origin, in order; what it raises comes out of `exchange`."""
+    """`resolve` gives the addresses to dial for an origin, in order, and `dial` reaches one of them.
+
+    What either raises comes out of `exchange`.
+    """
 
     def __init__(
         self,
         resolve: Resolve,
         *,
+        dial: Dial = connect_directly,
         ssl_context: ssl.SSLContext | Callable[[Origin], ssl.SSLContext],
         max_answer: int,
         max_idle_per_origin: int,
@@ -101,6 +114,7 @@ class Transport:
         engine: Engine | None = None,
     ) -> None:
         self._resolve = resolve
+        self._dial = dial
         self._ssl_context = ssl_context
         self._max_answer = max_answer
         self._idle_timeout = idle_timeout
@@ -108,16 +122,17 @@ class Transport:
         self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
         self._became_idle = trio.Event()
         self._closed = False
+        self._generation = 0
         self._in_use = self._opened = self._reused = self._resent = 0
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
         """Sends a request, its head complete with the empty line, and gives the answer. Raises `ExchangeError`."""
-        exchange = _Exchange(origin, head + body)
+        exchange = _Exchange(origin, head + body, self._generation)
         with trio.CancelScope(deadline=deadline):
             return await self._exchange(exchange, deadline)
         answer = exchange.answer()
         if answer is None:
-            raise ExchangeTimeout(_TIMED_OUT[exchange.stage], exchange.address, exchange.stage)
+            raise exchange.too_late()
         return answer
 
     async def run(self) -> None:
@@ -135,6 +150,11 @@ class Transport:
             else:
                 await trio.sleep_until(expiry)
             self._pool.sweep(trio.current_time(), SWEEP_BATCH)
+
+    def renew(self) -> None:
+        """What was opened until now serves its exchange to the end and none after it: the rules have changed."""
+        self._generation += 1
+        self._pool.clear()
 
     async def aclose(self) -> None:
         """Closes what is idle. Exchanges under way go on, and close their connections when done."""
@@ -171,7 +191,7 @@ class Transport:
         exchange.stage = "resolve"
         addresses = await self._resolve(exchange.origin)
         exchange.stage = "connect"
-        dialled = await connect(addresses, deadline, exchange.trying)
+        dialled = await self._dial(exchange.origin, addresses, deadline, exchange.trying)
         try:
             self._opened += 1
             if exchange.origin.scheme != "https":
@@ -200,7 +220,8 @@ class Transport:
         can_be_reused = False
         try:
             sent_whole = await _talk(connection, parser, exchange)
-            can_be_reused = sent_whole and parser.reusable and not self._closed
+            is_current = exchange.generation == self._generation and not self._closed
+            can_be_reused = sent_whole and parser.reusable and is_current
         finally:
             self._in_use -= 1
             if can_be_reused:

@@ -57,6 +57,7 @@ class Destination:
     url: str
     route: str | None
     route_headers: tuple[Pair, ...]
+    signed: bool
     answer: tuple[bytes, ...]
 
 
@@ -135,6 +136,7 @@ class Ingest:
             now,
             born,
             destination.route,
+            destination.signed,
         )
         try:
             result = await self._store.perform(Accept(message, key))
@@ -160,7 +162,7 @@ class Ingest:
             self._judge_literal(target.host, target.port, route is not None)
         except EgressDenied as denied:
             raise Refused(EGRESS_DENIED, str(denied)) from None
-        own_headers = self._config.routes[route].headers if route is not None else ()
+        terms = self._config.routes[route] if route is not None else None
         destination = Destination(
             lane_of(target, self._config.circuit),
             target.host_key,
@@ -169,7 +171,8 @@ class Ingest:
             target.path,
             target.url,
             route,
-            tuple((name.lower().encode("ascii"), value.encode("ascii")) for name, value in own_headers),
+            _wire_headers(terms.headers) if terms is not None else (),
+            terms is not None and terms.sign is not None,
             prepare_answer(self._config.ingest.ack_status, target.url),
         )
         self._keep(url, header, destination)
@@ -182,6 +185,10 @@ class Ingest:
         if len(self._destinations) >= MAX_DESTINATIONS:
             self._destinations.clear()
         self._destinations[url, header] = destination
+
+
+def _wire_headers(headers: tuple[tuple[str, str], ...]) -> tuple[Pair, ...]:
+    return tuple((name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers)
 
 
 def _refuse_for_store(error: StoreError) -> NoReturn:

@@ -7,7 +7,8 @@
 Resolvers read more than that as an address (0x7f.1, 2130706433, 127.1, 127。0。0。1), so a host whose last
 label is a number must be a dotted quad, and Unicode that would turn into plain ASCII is refused, not
 normalised. A name with a trailing dot is refused too: it would be the same host with a circuit, a
-certificate and a `Host` of its own.
+certificate and a `Host` of its own. IPv6 is written in its shortest form, and a mapped address
+([::ffff:192.0.2.1]) as the IPv4 address that it is, since that is what would be dialled.
 
 The path keeps its bytes. Nothing here is repeated in a refusal but the host, since webhook URLs are often
 secrets.
@@ -118,10 +119,7 @@ def _canonical_host(host: str) -> str:
     if not host:
         raise _bad("has no host; write it as in https://api.example.com/hooks/7")
     if host.startswith("["):
-        try:
-            return str(ipaddress.IPv6Address(host[1:-1]))
-        except ValueError:
-            raise _bad_host(host, "is not an IPv6 address") from None
+        return _canonical_ipv6(host)
     if len(host) > LONGEST_NAME:
         raise _bad(f"has a host of more than {LONGEST_NAME} characters")
     if host.endswith("."):
@@ -136,6 +134,14 @@ def _canonical_host(host: str) -> str:
         except ValueError:
             raise _bad_host(host, "is an odd spelling of an address; write four decimal numbers") from None
     return name
+
+
+def _canonical_ipv6(host: str) -> str:
+    try:
+        address = ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        raise _bad_host(host, "is not an IPv6 address") from None
+    return str(address.ipv4_mapped or address)
 
 
 def _ascii_label(host: str, label: str) -> str:

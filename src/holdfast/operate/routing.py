@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
+from holdfast.core.errors import CommitFailed
 from holdfast.http.problem import Problem
 from holdfast.http.server import Request, Response, StreamingResponse
 
@@ -46,11 +47,19 @@ class Router:
             if name is None:
                 continue
             if route.method == method:
-                return await route.handler(Call(name, _query(query), _body(request)))
+                return await _answered(route.handler, Call(name, _query(query), _body(request)))
             allowed.append(route.method)
         if allowed:
             raise problem(405, "method-not-allowed", f"{path} takes {', '.join(allowed)}.", allow=", ".join(allowed))
         raise problem(404, "not-found", f"There is nothing at {path}.")
+
+
+async def _answered(handler: Handler, call: Call) -> Response | StreamingResponse:
+    try:
+        return await handler(call)
+    except CommitFailed as error:
+        detail = f"The disk failed ({error}), and the gateway ends; what was asked for may or may not be done."
+        raise problem(503, "store-failed", detail) from error
 
 
 def _match(pattern: list[str], segments: list[str]) -> str | None:

@@ -4,9 +4,13 @@ port.py     what the rest of holdfast may ask for, in the words of core
 records.py  how things look on disk, byte by byte
 tables.py   which tables there are, and what a transaction on them can do
 writes.py   what each operation does to the tables
+keys.py     idempotency keys and their epochs
+room.py     the watermark; shares.py what each host holds
+migration.py  a store of an older version becomes one of this
 reads.py    what is asked of the tables
 lmdb.py     the tables in LMDB; the only place that knows it
 memory.py   the tables in memory, for tests in virtual time
-ledger.py   the one writer: collects operations, commits a group, tells the waiters
+ledger.py   the one writer: collects operations, commits a group, tells the waiters; writer_thread.py its thread
+asking.py   the ledger's other half: questions, each a short read transaction
 offline.py  what is done to a stopped store; it maps the modules behind that
 """

@@ -3,11 +3,12 @@
 Each costs by what it removes or moves; the caller repeats it until less than the limit came back.
 """
 
+from itertools import islice
+
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
-from holdfast.store import choosing, records
+from holdfast.store import choosing, keys, records
 from holdfast.store.port import (
-    DeadFilter,
     DropDead,
     DropMessages,
     Expire,
@@ -16,11 +17,13 @@ from holdfast.store.port import (
     ReplayDead,
     Retried,
     RetryNow,
+    ReviewLanes,
     Swept,
 )
 from holdfast.store.reads import lane_record
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.tables import Table, first_value
+from holdfast.store.sound import is_name
+from holdfast.store.tables import META_RULES, Table, first_value
 from holdfast.store.work import Work
 
 
@@ -121,10 +124,23 @@ def forget(work: Work, operation: Forget, encoded: None) -> bool:
     return True
 
 
+def review_lanes(work: Work, operation: ReviewLanes, encoded: None) -> bytes | None:
+    numbers = records.pack([work.rules.retry.expire_after, work.rules.circuit.forget_after])
+    if operation.after is None and work.transaction.get(Table.META, META_RULES) == numbers:
+        return None
+    start = b"" if operation.after is None else operation.after + b"\0"
+    keys_there = [key for key, _ in islice(work.transaction.scan(Table.LANES, start), operation.limit)]
+    work.touched.update(key.decode() for key in keys_there if is_name(key))
+    if len(keys_there) == operation.limit:
+        return keys_there[-1]
+    work.transaction.put(Table.META, META_RULES, numbers)
+    return None
+
+
 def purge(work: Work, operation: Purge, encoded: None) -> int:
     removed = _purge_delivered(work, operation.delivered_before, operation.limit)
     removed += _purge_dead(work, operation.dead_before, operation.limit - removed)
-    return removed + _purge_keys(work, operation.keys_before, operation.limit - removed)
+    return removed + keys.purge(work.transaction, operation.keys_before, work.group.now, operation.limit - removed)
 
 
 def _purge_delivered(work: Work, before: int, limit: int) -> int:
@@ -145,19 +161,14 @@ def _purge_delivered(work: Work, before: int, limit: int) -> int:
 
 
 def _purge_dead(work: Work, before: int, limit: int) -> int:
-    found, _ = choosing.dead_letters(work.transaction, DeadFilter(until=before), max(0, limit))
-    for letter, lane in found:
-        _drop_letter(work, letter, lane)
-    return len(found)
-
-
-def _purge_keys(work: Work, before: int, limit: int) -> int:
-    oldest_kept = records.key_epoch(before, work.rules.idempotency)
-    keys: list[bytes] = []
-    for key, _ in work.transaction.scan(Table.KEYS):
-        if int.from_bytes(key[:4], "big") >= oldest_kept or len(keys) >= limit:
+    """A letter that can't be read leaves at its time too, or the sweep would come for it again and again."""
+    letters: list[tuple[bytes, bytes]] = []
+    for letter, value in work.transaction.scan(Table.DEAD):
+        if unstamp(letter)[0] >= before or len(letters) >= limit:
             break
-        keys.append(key)
-    for key in keys:
-        work.transaction.delete(Table.KEYS, key)
-    return len(keys)
+        letters.append((letter, value))
+    for letter, value in letters:
+        stored = work.message_of(unstamp(letter)[1])
+        lane = stored[0].lane if stored is not None else value[1:].decode(errors="replace")
+        _drop_letter(work, letter, lane)
+    return len(letters)

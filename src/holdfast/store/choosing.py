@@ -55,7 +55,8 @@ def _matching_lane(transaction: Transaction, letter: bytes, select: DeadFilter) 
     value = transaction.get(Table.DEAD, letter)
     try:
         lane, reason = records.decode_dead(value or b"")
-    except CorruptRecord:
+    except CorruptRecord as error:
+        transaction.faults.append((Table.DEAD, letter, str(error)))
         return None
     return lane.decode() if select.reason in (None, reason) else None
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Standing, id_text
 from holdfast.store import records
-from holdfast.store.room import MESSAGE_COST, SHARE_DRIFT
+from holdfast.store.keys import epochs
+from holdfast.store.shares import MESSAGE_COST, known_shares
 from holdfast.store.sound import ID, fault_of
 from holdfast.store.standing import INDEXES, entry_id, is_seated, place_of, seats_of, stray_detail, stray_entry
 from holdfast.store.summaries import rows_of_summary, summary_of
@@ -30,10 +31,14 @@ NAMES = {
     Table.LANES: "circuit",
     Table.KEYS: "key",
     Table.SHARES: "share",
+    Table.SHIFTS: "share",
     Table.META: "meta",
     **dict.fromkeys(INDEXES, "index"),
     **dict.fromkeys(SUMMARISED, "summary"),
 }
+UNREADABLE = None
+"""The host that messages which can't be read count for: while there are any, nobody's share can be told."""
+
 _BY_ID = (Table.MESSAGES, Table.DELIVERED, Table.ACTIVE, *DETAILS)
 _BY_NAME = (Table.LANES, Table.SHARES, Table.META)
 
@@ -51,15 +56,16 @@ def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
     for table in Table:
         if table not in (Table.MESSAGES, *SUMMARISED):
             yield from _unreadable(engine, table)
-    held: Counter[str] = Counter()
+    held: Counter[str | None] = Counter()
     yield from _messages(engine, held)
-    for table in (*INDEXES, *DETAILS):
+    for table in (*INDEXES, *DETAILS, Table.KEYS):
         for transaction, row in walk(engine, table):
             if not fault_of(transaction, table, *row):
                 yield from _told(table, row, stray(transaction, table, *row))
     yield from _finished(engine)
     yield from _summaries(engine, rules)
-    yield from _shares(engine, held)
+    if not held[UNREADABLE]:
+        yield from _shares(engine, held)
 
 
 def _unreadable(engine: Engine, table: Table) -> Iterator[Finding]:
@@ -72,6 +78,9 @@ def stray(transaction: Transaction, table: Table, key: bytes, value: bytes) -> s
     """Why a row that can be read should not be there."""
     if table in INDEXES:
         return stray_entry(transaction, table, key, value)
+    if table is Table.KEYS:
+        known = {epoch.number for epoch in epochs(transaction)}
+        return None if int.from_bytes(key[:4], "big") in known else "is of an epoch that META does not know"
     return stray_detail(transaction, table, key)
 
 
@@ -88,12 +97,13 @@ def name_of(table: Table, key: bytes, value: bytes) -> str:
     return id_text(id) if len(id) == ID else key.hex()
 
 
-def _messages(engine: Engine, held: Counter[str]) -> Iterator[Finding]:
+def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
     """Every message stands where it belongs, and its lane is known. Adds up what each host holds."""
     for transaction, (id, value) in walk(engine, Table.MESSAGES):
         fault = fault_of(transaction, Table.MESSAGES, id, value)
         if fault:
             yield Finding("message", name_of(Table.MESSAGES, id, value), f"can't be read: {fault}")
+            held[UNREADABLE] += 1
             continue
         message, size, _ = records.decode_message(id, value)
         held[message.host] += MESSAGE_COST + size
@@ -175,18 +185,8 @@ def stray_summary(transaction: Transaction, table: Table, row: tuple[bytes, byte
     return (table, *row) not in rows_of_summary(lane, summary_of(transaction, lane, rules))
 
 
-def _shares(engine: Engine, held: Counter[str]) -> Iterator[Finding]:
-    """Shares are written when they moved far, so after a kill they may be off by that much."""
-    unseen = Counter(held)
-    for transaction, (key, value) in walk(engine, Table.SHARES):
-        if fault_of(transaction, Table.SHARES, key, value):
-            continue
-        unseen.pop(key.decode(), None)
-        yield from _share(key.decode(), int.from_bytes(value, "big"), held[key.decode()])
-    for host, size in unseen.items():
-        yield from _share(host, 0, size)
-
-
-def _share(host: str, stored: int, held: int) -> Iterator[Finding]:
-    if abs(stored - held) > SHARE_DRIFT:
-        yield Finding("share", host, f"is counted with {stored} bytes and holds {held}")
+def _shares(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
+    counted, _ = known_shares(engine)
+    for host in sorted(set(counted) | {host for host in held if host is not None}):
+        if counted[host] != held[host]:
+            yield Finding("share", host, f"is counted with {counted[host]} bytes and holds {held[host]}")

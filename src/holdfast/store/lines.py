@@ -1,6 +1,6 @@
 """A store as JSON lines: how a circuit, a message, a delivered record and an idempotency key look in an export.
 
-    {"format": "holdfast-export", "version": 1}                    the first line
+    {"format": "holdfast-export", "version": 2}                    the first line
     {"kind": "circuit", "key", "host", "state", ...}               every lane, with all its counters
     {"kind": "message", "id", ..., "headers", "body", "place", "attempts"}
     {"kind": "delivered", "id", ..., "size", "finished_at", "attempts", "success"}
@@ -8,7 +8,8 @@
     {"kind": "end", "lines": how many there are before it}         its absence tells a file that was cut off
 
 Times are RFC 3339 in UTC with milliseconds and durations seconds, as everywhere. Bytes that are UTF-8 are a string,
-others {"base64": "..."}; paths and headers are Latin-1, which is any bytes. Nothing is redacted.
+others {"base64": "..."}; paths and headers are Latin-1, which is any bytes. Nothing is redacted. Version 1 is the same
+without "signed".
 """
 
 from base64 import b64decode, b64encode
@@ -32,7 +33,7 @@ from holdfast.core.message import (
 from holdfast.core.times import rfc3339
 from holdfast.store.port import LaneRecord
 
-VERSION = 1
+VERSION = 2
 HEADER = {"format": "holdfast-export", "version": VERSION}
 
 Line = dict[str, Any]
@@ -149,6 +150,7 @@ def _head(message: Message) -> Line:
         "accepted_at": rfc3339(message.accepted_at),
         "born": rfc3339(message.born),
         "route": message.route,
+        "signed": message.signed,
     }
 
 
@@ -247,6 +249,7 @@ def _read_head(line: Line, headers: tuple[tuple[bytes, bytes], ...], body: bytes
         _ms(line["accepted_at"]),
         _ms(line["born"]),
         line["route"],
+        _flag(line.get("signed", False)),
     )
 
 

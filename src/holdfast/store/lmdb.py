@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ import lmdb
 
 from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreInUse, StoreUnusable
 from holdfast.store.files import open_private, sync_folder
-from holdfast.store.tables import DUPLICATES, META_SCHEMA, SCHEMA, Room, Table, Transaction
+from holdfast.store.migration import migrate
+from holdfast.store.tables import DUPLICATES, Fault, Room, Table, Transaction
 
 RESERVE = 64 << 20
 """Map above `store.max_size`: deletes and outcomes copy pages before they free any."""
-EXTEND_STEP = 1 << 20
+HEADROOM = 4 << 20
+"""File beyond what new messages may take: on a full volume outcomes live on it until they have freed pages."""
 COPIED_AT_ONCE = 1_000
 """Rows of one transaction when a store is compacted."""
 DUPLICATE_COST = 48
@@ -33,7 +35,10 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """Some file systems can't extend a file ahead; there "no space" shows late, and that is all that is lost."""
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"}
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"),
+        *("beegfs", "gpfs", "gfs2", "ocfs2", "orangefs", "juicefs", "s3fs", "gcsfuse", "rclone", "blobfuse2"),
+    }
 )
 
 
@@ -50,19 +55,22 @@ class LmdbEngine:
             lock = _take_folder(folder)
             undo.callback(os.close, lock)
             data = folder / "data.mdb"
-            created = not data.exists()
             try:
+                if not data.exists():
+                    _make_data(data, max_size + RESERVE)
+                # At every start: the one that made the file may have been killed before it came here.
+                sync_folder(folder)
                 self._environment = _open_environment(folder, max_size + RESERVE)
                 undo.callback(self._environment.close)
                 self._tables = _open_tables(self._environment)
+                self._file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+                undo.callback(os.close, self._file)
             except lmdb.Error as error:
                 raise StoreUnusable(f"{folder}: {error}") from error
+            except OSError as error:
+                raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
             self._page = self._environment.stat()["psize"]
-            self._file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
-            undo.callback(os.close, self._file)
-            if created:
-                for path in (folder, folder.parent):
-                    sync_folder(path)
+            migrate(self)
             self._resources = undo.pop_all()
 
     def read(self) -> "Read":
@@ -83,24 +91,30 @@ class LmdbEngine:
     def extend(self, bytes_ahead: int) -> None:
         """Give the file room for a commit of this size beyond its last page, so that "no space" shows before it."""
         last_page: int = self._environment.info()["last_pgno"]
-        wanted = (last_page + 1) * self._page + 4 * bytes_ahead + EXTEND_STEP
+        wanted = (last_page + 1) * self._page + 4 * bytes_ahead + HEADROOM
         if wanted <= self._extended:
             return
-        target = min(wanted + wanted // 8 + EXTEND_STEP, self._max_size + RESERVE)
+        # By an eighth at a time; close to the end of the volume by as little as will do.
+        generous = min(wanted + wanted // 8, self._max_size + RESERVE)
+        if not (self._allocate(generous) or self._allocate(wanted)):
+            self._reuse_pages(bytes_ahead)
+
+    def _allocate(self, size: int) -> bool:
+        """Whether the file now has this size on the volume."""
         try:
-            os.posix_fallocate(self._file, 0, target)
+            os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             if error.errno in NO_SPACE:
-                self._reuse_pages(bytes_ahead, last_page + 1)
-                return
+                return False
             if error.errno not in NO_FALLOCATE:
                 raise CommitFailed(f"extending the store: {error}") from error
-        self._extended = target
+        self._extended = size
+        return True
 
-    def _reuse_pages(self, bytes_ahead: int, pages: int) -> None:
+    def _reuse_pages(self, bytes_ahead: int) -> None:
         """On a full volume there is still what deliveries freed inside the file, less what is hard to count."""
         used = self.room().used
-        if used + used // 4 + 4 * bytes_ahead + 2 * EXTEND_STEP > pages * self._page:
+        if used + used // 4 + 4 * bytes_ahead + HEADROOM > os.fstat(self._file).st_size:
             raise StoreFull("no space is left on the store's volume; deliveries go on and make room")
 
     def compact(self) -> tuple[int, int]:
@@ -142,11 +156,12 @@ class LmdbEngine:
 class LmdbTransaction:
     """One transaction, in the shape of tables.Transaction."""
 
-    __slots__ = ("_tables", "_transaction")
+    __slots__ = ("_tables", "_transaction", "faults")
 
     def __init__(self, transaction: Any, tables: list[Any]) -> None:
         self._transaction = transaction
         self._tables = tables
+        self.faults: list[Fault] = []
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         value: bytes | None = self._transaction.get(key, db=self._tables[table])
@@ -192,7 +207,11 @@ class Read:
         self._tables = tables
 
     def __enter__(self) -> Transaction:
-        self._transaction = self._environment.begin()
+        try:
+            self._transaction = self._environment.begin()
+        except lmdb.PanicError as error:
+            # LMDB lets nobody in any more once a meta page could not be written.
+            raise CommitFailed(str(error)) from error
         return LmdbTransaction(self._transaction, self._tables)
 
     def __exit__(self, *raised: object) -> None:
@@ -238,20 +257,38 @@ class Write:
 def _take_folder(folder: Path) -> int:
     """Create the folder for us alone and hold its lock: a second process must not even open the files."""
     try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in made:
+            sync_folder(path.parent)
         _refuse_network(folder)
+        _close_to_others(folder)
         lock = os.open(folder / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
+    # For this moment only, a lock of the other kind: whoever finds the folder taken also finds the taker's number.
+    fcntl.lockf(lock, fcntl.LOCK_EX)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         owner = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
         os.close(lock)
         raise StoreInUse(f"{folder} is in use by process {owner}") from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+    except OSError as error:
+        os.close(lock)
+        raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
     return lock
+
+
+def _close_to_others(folder: Path) -> None:
+    """A folder that was made beforehand is often open to everyone. One that holds something is left as it is."""
+    if not any(path.name != "lost+found" for path in folder.iterdir()):
+        with suppress(PermissionError):
+            folder.chmod(0o700)
 
 
 def _refuse_network(folder: Path) -> None:
@@ -277,6 +314,15 @@ def file_system_of(path: str, mounts: str) -> str:
     return kind
 
 
+def _make_data(data: Path, map_size: int) -> None:
+    """An empty store gets its name when it is whole on disk: half of one, left by a power cut, no start would open."""
+    beside = data.with_name("data.mdb.making")
+    beside.unlink(missing_ok=True)
+    with _open_environment(beside, map_size, alone=True) as environment:
+        environment.sync(True)
+    beside.rename(data)
+
+
 def _open_environment(path: Path, map_size: int, *, alone: bool = False) -> Any:
     """A folder with a store in it; or `alone` a file that nobody else knows of, synced by whoever fills it."""
     # lib_version=0 pins the engine: py-lmdb 3 carries two whose files do not fit each other.
@@ -298,14 +344,7 @@ def _open_environment(path: Path, map_size: int, *, alone: bool = False) -> Any:
 def _open_tables(environment: Any) -> list[Any]:
     environment.reader_check()
     with environment.begin(write=True) as transaction:
-        tables = _make_tables(environment, transaction)
-        stored = transaction.get(META_SCHEMA, db=tables[Table.META])
-        if stored is None:
-            transaction.put(META_SCHEMA, SCHEMA.to_bytes(4, "big"), db=tables[Table.META])
-        elif int.from_bytes(stored, "big") > SCHEMA:
-            version = int.from_bytes(stored, "big")
-            raise StoreUnusable(f"the store has schema {version}; this holdfast knows up to {SCHEMA}")
-        return tables
+        return _make_tables(environment, transaction)
 
 
 def _make_tables(environment: Any, transaction: Any) -> list[Any]:

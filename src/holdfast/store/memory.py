@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import StoreError
-from holdfast.store.tables import DUPLICATES, Room, Table, Transaction
+from holdfast.store.tables import DUPLICATES, Fault, Room, Table, Transaction
 
 _Item = tuple[bytes, bytes]
 
@@ -76,6 +76,7 @@ class MemoryTransaction:
     def __init__(self, tables: list[_Sorted], undo: list[Callable[[], object]]) -> None:
         self._tables = tables
         self._undo = undo
+        self.faults: list[Fault] = []
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         return self._tables[table].single.get(key)

@@ -45,7 +45,10 @@ class Conflict(NamedTuple):
 
 @dataclass(slots=True)
 class Operation:
-    """One change. `done` is called on the loop with the result, in the order of submission, once it is on disk."""
+    """One change. `done` is called on the loop with the result, in the order of submission, once it is on disk.
+
+    Of a commit that failed only those hear who `await` it: for all others there is nothing to go on from.
+    """
 
     done: Done | None = field(default=None, kw_only=True)
 
@@ -200,6 +203,17 @@ class Purge(Operation):
     limit: int
 
 
+@dataclass(slots=True)
+class ReviewLanes(Operation):
+    """Lanes whose moments were computed by other numbers of the config get them anew. Result: where to go on, or None.
+
+    With `after` None nothing is done if the numbers are those of the last review that came to its end.
+    """
+
+    after: bytes | None
+    limit: int
+
+
 class LaneRecord(NamedTuple):
     """A lane as stored. `run` is the start of the run that wrote `limit`: another run begins in slow start."""
 
@@ -243,7 +257,10 @@ class Agenda(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """When the oldest delivered message, dead letter and idempotency key was written: what a sweep waits for."""
+    """When the oldest delivered message and dead letter was written: what a sweep waits for.
+
+    Idempotency keys leave together with those of their time: `key` is when the last of the oldest was written at most.
+    """
 
     delivered: int | None
     dead: int | None
@@ -297,6 +314,9 @@ class Store(Protocol):
 
     on_scarce: Callable[[], None]
     """Told after a commit that left little room."""
+
+    on_broken: Callable[[str, str, str], None]
+    """Told once of each record that can't be read and was left out: its table, its key in hex, and what is wrong."""
 
     def mint(self, now: int) -> MessageId: ...
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads
 from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, Standing
-from holdfast.store import records
+from holdfast.store import keys, records
 from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
 from holdfast.store.records import lane_key, stamp, unstamp
+from holdfast.store.sound import check_attempt, check_message, is_name
 from holdfast.store.tables import (
     Moment,
     Room,
@@ -23,6 +25,10 @@ from holdfast.store.tables import (
 
 BATCH_BYTES = 1 << 20
 """Bodies read ahead of their turn stay below this a lane, whatever their number."""
+HELD_SEEN = 10_000
+"""Held messages that are passed over in search of a probe: a lane may be full of them, and the writer waits meanwhile.
+After so many the first that is due is as good.
+"""
 
 
 def heads_of(transaction: Transaction, key: bytes, *, probing: bool) -> Heads:
@@ -44,12 +50,12 @@ def _probe_from(transaction: Transaction, key: bytes, waiting: int | None, due: 
     """When the first message may be a probe: one that is not held may at any time, a held one when it is due."""
     if waiting is not None:
         return 0
-    for value in transaction.values(Table.AGING, key):
+    for value in islice(transaction.values(Table.AGING, key), HELD_SEEN):
         try:
             if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
                 return 0
         except CorruptRecord:
-            continue
+            continue  # The survey of this lane tells of it.
     return due
 
 
@@ -123,7 +129,12 @@ def _entry(
         found = message_of(transaction, id)
         if found is None:
             raise CorruptRecord(f"message {id.hex()} stands in a queue and has no record")
-        return Entry(found[0], place_of(transaction, id, otherwise))
+        check_message(*found)
+        place = place_of(transaction, id, otherwise)
+        if place.standing is not otherwise.standing or otherwise.born not in (place.born, place.due):
+            # An outcome would look for it elsewhere, not find it there, and it would be sent for ever.
+            raise CorruptRecord(f"message {id.hex()} has a place other than where it stands")
+        return Entry(found[0], place)
     except CorruptRecord as error:
         broken.append((id, str(error)))
         return None
@@ -153,9 +164,15 @@ def _first_probe(
     broken: list[tuple[MessageId, str]],
 ) -> Entry | None:
     standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
+    held = 0
     for value in transaction.values(table, key, after or b""):
         born, id = unstamp(value)
-        if value == after or id in ask.skip or is_held(transaction, id, ask.now):
+        if value == after or id in ask.skip:
+            continue
+        if is_held(transaction, id, ask.now):
+            held += 1
+            if held >= HELD_SEEN:
+                return next(iter(_entries(transaction, Table.RETRY, key, ask, 1, broken)[0]), None)
             continue
         entry = _entry(transaction, id, Place(standing, born), broken)
         if entry is not None:
@@ -193,6 +210,9 @@ def agenda(transaction: Transaction, now: int, limit: int, skip: Container[str])
         moment = int.from_bytes(key[1:9], "big")
         if moment > now or len(lanes) >= limit:
             return Agenda(lanes, moment)
+        if transaction.get(Table.LANES, key[9:]) is None or not is_name(key[9:]):
+            transaction.faults.append((Table.MOMENTS, key, "a moment of no lane"))
+            continue
         lane = key[9:].decode()
         if lane not in skip:
             lanes.append(lane)
@@ -208,8 +228,11 @@ def active(transaction: Transaction, limit: int) -> list[Message]:
         try:
             value = transaction.get(Table.MESSAGES, id) or b""
             found.append(records.decode_message(id, value)[0])
-        except CorruptRecord:
-            found.append(_unreadable(id, lane.decode()))
+        except CorruptRecord as error:
+            if is_name(lane):
+                found.append(_unreadable(id, lane.decode()))
+            else:
+                transaction.faults.append((Table.ACTIVE, id, str(error)))
     return found
 
 
@@ -220,15 +243,26 @@ def _unreadable(id: MessageId, lane: str) -> Message:
 
 
 def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
-    return [
-        records.decode_attempt(int.from_bytes(key[16:], "big"), value)
-        for key, value in prefixed(transaction, Table.ATTEMPTS, id)
-    ]
+    """All that can be read."""
+    attempts = []
+    for key, value in prefixed(transaction, Table.ATTEMPTS, id):
+        try:
+            attempt = records.decode_attempt(int.from_bytes(key[16:], "big"), value)
+            check_attempt(attempt)
+            attempts.append(attempt)
+        except CorruptRecord as error:
+            transaction.faults.append((Table.ATTEMPTS, key, str(error)))
+    return attempts
 
 
 def dead_reason(transaction: Transaction, id: MessageId, place: Place) -> DeadReason | None:
-    value = transaction.get(Table.DEAD, stamp(place.due, id))
-    return None if value is None else records.decode_dead(value)[1]
+    key = stamp(place.due, id)
+    value = transaction.get(Table.DEAD, key)
+    try:
+        return None if value is None else records.decode_dead(value)[1]
+    except CorruptRecord as error:
+        transaction.faults.append((Table.DEAD, key, str(error)))
+        return None
 
 
 def circuit(transaction: Transaction, key: bytes) -> CircuitView | None:
@@ -264,14 +298,13 @@ def _lane_keys(transaction: Transaction, state: CircuitState | None, start: byte
             yield key
 
 
-def oldest_finished(transaction: Transaction, idempotency: int) -> Finished:
+def oldest_finished(transaction: Transaction) -> Finished:
     delivered = first_key(transaction, Table.FINISHED)
     dead = first_key(transaction, Table.DEAD)
-    key = first_key(transaction, Table.KEYS)
     return Finished(
         None if delivered is None else unstamp(delivered)[0],
         None if dead is None else unstamp(dead)[0],
-        None if key is None else int.from_bytes(key[:4], "big") * records.epoch_length(idempotency),
+        keys.oldest_end(transaction),
     )
 
 

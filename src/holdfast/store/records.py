@@ -7,10 +7,14 @@
     body piece          16 id | 2 piece number
     attempt             16 id | 2 attempt number
     agenda              8 ms | lane key
-    idempotency         4 epoch | 16 digest                        (an epoch is one `ingest.idempotency` long)
+    idempotency         4 epoch | 16 digest                        (keys.py tells when an epoch began)
+    shift               8 number of the group                      (shares.py tells what it is for)
     lane                UTF-8 of its name, at most core.message.LANE_NAME_LIMIT bytes
     place               >BQQHIB standing, born, due, retry, attempts, held
     record              msgpack array whose first element is the record's version
+
+Messages and delivered records have version 2, which ends in `signed`; those of version 1 are read as not signed. All
+other records have version 1.
 
 Tables and what they hold are drawn in tables.py.
 """
@@ -36,6 +40,7 @@ from holdfast.core.message import (
 from holdfast.store.port import LaneRecord
 
 VERSION = 1
+MESSAGE_VERSION = 2
 INLINE_LIMIT = 1_990
 """A record with its body below this stays off LMDB's overflow pages."""
 PIECE = 4_080
@@ -43,6 +48,7 @@ PIECE = 4_080
 
 _PLACE = struct.Struct(">BQQHIB")
 _KEY = struct.Struct(">16s16sQ")
+_NOTHING = type(None)
 _STANDINGS = list(Standing)
 _REASONS = list(DeadReason)
 
@@ -62,21 +68,20 @@ def unstamp(value: bytes) -> tuple[int, MessageId]:
     return int.from_bytes(value[:8], "big"), value[8:24]
 
 
+def decode_latest(value: bytes) -> tuple[int, MessageId]:
+    """The last moment and id of a store. Moments fit into an id; the id may be of a later one, if it was imported."""
+    ms, id = unstamp(value)
+    if len(value) != 24 or ms >= 1 << 48:
+        raise CorruptRecord("the latest moment and id")
+    return ms, id
+
+
 def lane_key(lane: str) -> bytes:
     return lane.encode()
 
 
 def numbered(id: MessageId, number: int) -> bytes:
     return id + number.to_bytes(2, "big")
-
-
-def key_epoch(ms: int, lifetime: int) -> int:
-    """Idempotency keys are kept by the epoch they were written in; a second at least, or it outgrows its four bytes."""
-    return max(0, ms) // epoch_length(lifetime)
-
-
-def epoch_length(lifetime: int) -> int:
-    return max(lifetime, 1_000)
 
 
 def idempotency_key(epoch: int, digest: bytes) -> bytes:
@@ -112,7 +117,7 @@ def encode_message(message: Message) -> tuple[bytes, list[bytes]]:
     """The record, and the pieces of the body that do not fit into it."""
     body = message.body
     head = [
-        VERSION,
+        MESSAGE_VERSION,
         message.lane,
         message.host,
         message.scheme,
@@ -126,21 +131,21 @@ def encode_message(message: Message) -> tuple[bytes, list[bytes]]:
         len(body),
     ]
     if len(body) < INLINE_LIMIT:
-        record = pack([*head, body])
+        record = pack([*head, body, message.signed])
         if len(record) <= INLINE_LIMIT:
             return record, []
     pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
-    return pack([*head, None]), pieces
+    return pack([*head, None, message.signed]), pieces
 
 
 def decode_message(id: MessageId, value: bytes) -> tuple[Message, int, bool]:
     """The message, its body's size, and whether the body is still to be fetched from its pieces."""
     try:
-        fields = _unpack(value)
-        lane, host, scheme, authority, path, method, flat, accepted_at, born, route, size, body = fields
+        fields = _unpack_message(value)
+        lane, host, scheme, authority, path, method, flat, accepted_at, born, route, size, body, signed = fields
         headers = tuple(zip(flat[::2], flat[1::2], strict=True))
         message = Message(
-            id, lane, host, scheme, authority, path, method, headers, body or b"", accepted_at, born, route
+            id, lane, host, scheme, authority, path, method, headers, body or b"", accepted_at, born, route, signed
         )
         return message, size, body is None
     except (ValueError, TypeError) as error:
@@ -151,7 +156,7 @@ def encode_delivered(message: Message, attempt: Attempt, finished_at: int, size:
     """`size` is the body's, where the message comes without it."""
     return pack(
         [
-            VERSION,
+            MESSAGE_VERSION,
             message.lane,
             message.host,
             message.scheme,
@@ -165,6 +170,7 @@ def encode_delivered(message: Message, attempt: Attempt, finished_at: int, size:
             finished_at,
             attempt.number,
             _attempt_fields(attempt),
+            message.signed,
         ]
     )
 
@@ -172,9 +178,9 @@ def encode_delivered(message: Message, attempt: Attempt, finished_at: int, size:
 def decode_delivered(id: MessageId, value: bytes) -> tuple[Message, int, int, Attempt]:
     """The message without body and headers, its size, when it was delivered, and the attempt that did it."""
     try:
-        fields = _unpack(value)
-        lane, host, scheme, authority, path, method, accepted_at, born, route, size, at, number, last = fields
-        message = Message(id, lane, host, scheme, authority, path, method, (), b"", accepted_at, born, route)
+        fields = _unpack_message(value)
+        lane, host, scheme, authority, path, method, accepted_at, born, route, size, at, number, last, signed = fields
+        message = Message(id, lane, host, scheme, authority, path, method, (), b"", accepted_at, born, route, signed)
         return message, size, at, _attempt(number, last)
     except (ValueError, TypeError) as error:
         raise CorruptRecord(f"delivered {id.hex()}: {error}") from error
@@ -197,9 +203,26 @@ def encode_dead(lane: bytes, reason: DeadReason) -> bytes:
 
 def decode_dead(value: bytes) -> tuple[bytes, DeadReason]:
     try:
+        value[1:].decode()
         return value[1:], _REASONS[value[0]]
-    except IndexError as error:
-        raise CorruptRecord("dead letter") from error
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"dead letter: {error}") from error
+
+
+def encode_sums(sums: dict[str, int]) -> bytes:
+    """Hosts and what they hold."""
+    return pack([part for item in sums.items() for part in item])
+
+
+def decode_sums(value: bytes) -> dict[str, int]:
+    try:
+        flat = msgpack.unpackb(value)
+        sums = dict(zip(flat[::2], flat[1::2], strict=True))
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"shares of a group: {error}") from error
+    if not all(type(host) is str and type(held) is int for host, held in sums.items()):
+        raise CorruptRecord("shares of a group: no list of hosts and what they hold")
+    return sums
 
 
 def encode_lane(record: LaneRecord) -> bytes:
@@ -246,6 +269,10 @@ def decode_lane(value: bytes) -> LaneRecord:
             next_probe_at,
             probed,
         )
+        if not all(type(number) is int for number in (since, run_of, enabled_at, limit, run, hold_until)):
+            raise ValueError("no number where one belongs")
+        if not all(type(moment) in (int, _NOTHING) for moment in (first, last, success, silent_since, next_probe_at)):
+            raise ValueError("no moment where one belongs")
         return LaneRecord(key, host, circuit, limit, run, hold_until)
     except (ValueError, TypeError, IndexError) as error:
         raise CorruptRecord(f"lane: {error}") from error
@@ -286,5 +313,16 @@ def _unpack(value: bytes) -> list[Any]:
     fields: list[Any]
     version, *fields = msgpack.unpackb(value)
     if version != VERSION:
+        raise ValueError(f"record version {version}")
+    return fields
+
+
+def _unpack_message(value: bytes) -> list[Any]:
+    """The same of a message or a delivered record, with the fields of today's version."""
+    fields: list[Any]
+    version, *fields = msgpack.unpackb(value)
+    if version == VERSION:
+        return [*fields, False]
+    if version != MESSAGE_VERSION:
         raise ValueError(f"record version {version}")
     return fields

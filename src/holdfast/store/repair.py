@@ -6,10 +6,8 @@ Nothing is thrown away: whatever leaves the tables, other than what is computed 
 first.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from holdfast.core.message import MessageId, Standing
@@ -17,19 +15,17 @@ from holdfast.store import records
 from holdfast.store.aside import SetAside
 from holdfast.store.clues import Clue, gather, reason_of, settle
 from holdfast.store.fsck import DETAILS, SUMMARISED, ids_of, stray, stray_summary
-from holdfast.store.records import lane_key, stamp
-from holdfast.store.room import MESSAGE_COST, RoomKeeper
+from holdfast.store.records import stamp
+from holdfast.store.room import RoomKeeper
+from holdfast.store.shares import count_shares, write_shares
 from holdfast.store.sound import fault_of
 from holdfast.store.standing import INDEXES, is_seated, is_told_by_default, place_of, seats_of
 from holdfast.store.summaries import rows_of_summary, summary_of
 from holdfast.store.tables import Engine, Table, Transaction
-from holdfast.store.walking import BATCH, has_row, put_row, remove_row, rows_after, walk
+from holdfast.store.walking import STEP_BYTES, has_row, put_row, remove_row, rows_after, walk
 from holdfast.store.work import Group, StoreRules, Work
 
-STEP_BYTES = 1 << 20
-"""Room that one step of a repair may need."""
-
-_COMPUTED = (*SUMMARISED, Table.SHARES)
+_COMPUTED = (*SUMMARISED, Table.SHARES, Table.SHIFTS)
 
 Act = Callable[[Transaction, bytes, bytes], None]
 
@@ -67,14 +63,14 @@ class Repair:
         self._each(Table.MESSAGES, self._set_aside_delivered)
         self._clues = gather(self._engine)
         self._each(Table.MESSAGES, self._give_place)
-        for table in (*INDEXES, *DETAILS):
+        for table in (*INDEXES, *DETAILS, Table.KEYS):
             self._each(table, self._set_aside_stray(table))
         self._each(Table.MESSAGES, self._seat)
         self._list_delivered()
         for table in SUMMARISED:
             self._each(table, self._drop_summary(table))
         self._each(Table.LANES, self._summarise)
-        self._count_shares()
+        self._done.shares = write_shares(self._engine, count_shares(self._engine))
         self._done.set_aside = self._aside.count
         self._done.file = self._aside.path if self._aside.count else None
         return self._done
@@ -201,31 +197,6 @@ class Repair:
             if not has_row(transaction, *row):
                 put_row(transaction, *row)
                 self._done.summaries += 1
-
-    def _count_shares(self) -> None:
-        held: Counter[bytes] = Counter()
-        for _, (id, value) in walk(self._engine, Table.MESSAGES):
-            message, size, _ = records.decode_message(id, value)
-            held[lane_key(message.host)] += MESSAGE_COST + size
-
-        def drop(transaction: Transaction, key: bytes, value: bytes) -> None:
-            if key not in held:
-                transaction.delete(Table.SHARES, key)
-                self._done.shares += 1
-
-        self._each(Table.SHARES, drop)
-        shares = iter(held.items())
-        while batch := list(islice(shares, BATCH)):
-            self._put_shares(batch)
-
-    def _put_shares(self, batch: list[tuple[bytes, int]]) -> None:
-        self._engine.extend(STEP_BYTES)
-        with (writing := self._engine.write()) as transaction:
-            for host, size in batch:
-                if not has_row(transaction, Table.SHARES, host, size.to_bytes(8, "big")):
-                    transaction.put(Table.SHARES, host, size.to_bytes(8, "big"))
-                    self._done.shares += 1
-            writing.commit()
 
 
 def _is_delivered(transaction: Transaction, id: MessageId) -> bool:

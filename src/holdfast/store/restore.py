@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 
 from holdfast.core.errors import HoldfastError, StoreFull
 from holdfast.core.message import Attempt, MessageId, Standing
-from holdfast.store import lines, records
+from holdfast.store import keys, lines, records
+from holdfast.store.keys import Use
 from holdfast.store.lines import Line
 from holdfast.store.records import lane_key, numbered, stamp
 from holdfast.store.room import RoomKeeper
 from holdfast.store.sound import UNREADABLE, check_attempt, check_lane, check_message, check_moments
 from holdfast.store.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.summaries import summarise
-from holdfast.store.tables import Engine, Table
+from holdfast.store.tables import Engine, Table, Transaction
 from holdfast.store.walking import BATCH, put_row
 from holdfast.store.work import Group, StoreRules, Work
 
 BATCH_BYTES = 4 << 20
+NEVER_BEFORE = -1
 
 _BAD = (*UNREADABLE, AttributeError, OverflowError, RecursionError)
 
@@ -47,7 +49,7 @@ class Piece:
     """One line, encoded: by which rows it is known, and all the rows that it adds.
 
     `lane` is the one whose summary it changes; `waits` tells that its lane needs a record, `holds` is its body's size
-    against the host's share.
+    against the host's share. An idempotency key is a `use` of it instead: the store has its own epochs.
     """
 
     kind: str
@@ -58,10 +60,16 @@ class Piece:
     holds: int | None = None
     waits: bool = False
     finished: tuple[int, MessageId] | None = None
+    use: tuple[bytes, Use] | None = None
 
     @property
     def size(self) -> int:
         return sum(len(key) + len(value) for _, key, value in self.rows)
+
+    def is_known(self, transaction: Transaction) -> bool:
+        if self.use is not None:
+            return keys.find(transaction, self.use[0], NEVER_BEFORE) is not None
+        return any(transaction.get(*row) is not None for row in self.known_by)
 
 
 class Import:
@@ -86,9 +94,6 @@ class Import:
                 self._write(batch, size)
                 batch, size = [], 0
         self._write(batch, size)
-        with (writing := self._engine.write()) as transaction:
-            self._room.flush(transaction)
-            writing.commit()
         return self.done
 
     def _pieces(self, source: Iterable[bytes]) -> Iterator[Piece]:
@@ -98,7 +103,7 @@ class Import:
                 if line["kind"] == "end":
                     self.done.complete = line["lines"] == before
                     continue
-                piece = _READERS[line["kind"]](line, self._rules)
+                piece = _READERS[line["kind"]](line)
             except _BAD as error:
                 self.done.bad += 1
                 what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
@@ -118,7 +123,7 @@ class Import:
                 raise StoreFull("the store is full; raise store.max_size and import the same file again")
             finished: list[tuple[int, MessageId]] = []
             for piece in batch:
-                if any(transaction.get(*row) is not None for row in piece.known_by):
+                if piece.is_known(transaction):
                     skipped[piece.kind] += 1
                     continue
                 added[piece.kind] += 1
@@ -141,9 +146,11 @@ def _add(work: Work, piece: Piece) -> None:
     if piece.waits:
         work.know_lane(piece.lane, piece.host)
     if piece.holds is not None:
-        work.room.hold(work.transaction, piece.host, piece.holds)
+        work.room.hold(piece.host, piece.holds)
     for row in piece.rows:
         put_row(work.transaction, *row)
+    if piece.use is not None:
+        keys.remember(work.transaction, *piece.use, work.rules.idempotency)
     if piece.lane:
         work.touched.add(piece.lane)
 
@@ -161,14 +168,14 @@ def check_header(text: bytes) -> None:
         raise NotAnExport(f"the export has version {version}; this holdfast knows up to {lines.VERSION}")
 
 
-def _circuit(line: Line, rules: StoreRules) -> Piece:
+def _circuit(line: Line) -> Piece:
     record = lines.read_circuit(line)
     check_lane(record)
     key = lane_key(record.key)
     return Piece("circuit", [(Table.LANES, key)], [(Table.LANES, key, records.encode_lane(record))], lane=record.key)
 
 
-def _message(line: Line, rules: StoreRules) -> Piece:
+def _message(line: Line) -> Piece:
     message, place, reason, attempts = lines.read_message(line)
     check_message(message, len(message.body))
     record, pieces = records.encode_message(message)
@@ -185,7 +192,7 @@ def _message(line: Line, rules: StoreRules) -> Piece:
     return Piece("message", _known(message.id), rows, message.host, message.lane, len(message.body), waits)
 
 
-def _delivered(line: Line, rules: StoreRules) -> Piece:
+def _delivered(line: Line) -> Piece:
     message, size, finished_at, success, attempts = lines.read_delivered(line)
     check_message(message, size)
     check_attempt(success)
@@ -195,10 +202,10 @@ def _delivered(line: Line, rules: StoreRules) -> Piece:
     return Piece("delivered", _known(message.id), rows, finished=(finished_at, message.id))
 
 
-def _key(line: Line, rules: StoreRules) -> Piece:
+def _key(line: Line) -> Piece:
     digest, body, id, at = lines.read_key(line)
-    key = records.idempotency_key(records.key_epoch(at, rules.idempotency), digest)
-    return Piece("key", [(Table.KEYS, key)], [(Table.KEYS, key, records.encode_key(id, body, at))])
+    check_moments((at,))
+    return Piece("key", [], [], use=(digest, Use(id, body, at)))
 
 
 def _known(id: MessageId) -> list[tuple[Table, bytes]]:
@@ -211,7 +218,7 @@ def _attempt_rows(id: MessageId, attempts: list[Attempt]) -> list[Seat]:
     return [(Table.ATTEMPTS, numbered(id, attempt.number), records.encode_attempt(attempt)) for attempt in attempts]
 
 
-_READERS: dict[str, Callable[[Line, StoreRules], Piece]] = {
+_READERS: dict[str, Callable[[Line], Piece]] = {
     "circuit": _circuit,
     "message": _message,
     "delivered": _delivered,

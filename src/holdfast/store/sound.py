@@ -13,10 +13,10 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import LANE_NAME_LIMIT, Attempt, Message, MessageId
 from holdfast.store import records
 from holdfast.store.port import LaneRecord
-from holdfast.store.tables import META_LATEST, Table, Transaction, prefixed
+from holdfast.store.tables import META_EPOCH, META_LATEST, Table, Transaction, prefixed
 
-ID, STAMP, NUMBERED, KEY = 16, 24, 18, 20
-"""How many bytes keys have that begin with an id, a moment or an epoch."""
+ID, STAMP, NUMBERED, KEY, SPAN = 16, 24, 18, 20, 16
+"""How many bytes ids, moments with an id, numbered rows, idempotency keys and epochs have."""
 
 UNREADABLE = (CorruptRecord, ValueError, TypeError, LookupError, struct.error)
 """What decoding garbage can end with: records.py maps most of it, and a checker must survive the rest."""
@@ -53,6 +53,7 @@ def check_message(message: Message, size: Any) -> None:
         _check(text, str)
     _check(message.path, bytes)
     _check(message.route, str, _NOTHING)
+    _check(message.signed, bool)
     check_moments((message.accepted_at, message.born))
     _check_count(size)
     for part in (part for header in message.headers for part in header):
@@ -104,6 +105,15 @@ def _check_name(what: str, name: Any) -> None:
     _check(name, str)
     if not 0 < len(name.encode()) <= LANE_NAME_LIMIT:
         raise CorruptRecord(f"a {what}'s name of {len(name.encode())} bytes")
+
+
+def is_name(name: bytes) -> bool:
+    """Whether these bytes can be a lane's or a host's name."""
+    try:
+        _check_name("lane", name.decode())
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _check_count(number: Any) -> None:
@@ -210,7 +220,16 @@ def _share(transaction: Transaction, key: bytes, value: bytes) -> None:
 
 def _meta(transaction: Transaction, key: bytes, value: bytes) -> None:
     if key == META_LATEST:
-        _check_length(value, STAMP, "the latest moment and id")
+        records.decode_latest(value)
+    if key.startswith(META_EPOCH):
+        _check_length(value, SPAN, "an epoch")
+
+
+def _shift(transaction: Transaction, key: bytes, value: bytes) -> None:
+    _check_length(key, 8, "a number")
+    for host, held in records.decode_sums(value).items():
+        _check_name("host", host)
+        _check_count(held)
 
 
 _READERS: dict[Table, Callable[[Transaction, bytes, bytes], None]] = {
@@ -230,4 +249,5 @@ _READERS: dict[Table, Callable[[Transaction, bytes, bytes], None]] = {
     Table.KEYS: _key,
     Table.SHARES: _share,
     Table.META: _meta,
+    Table.SHIFTS: _shift,
 }

@@ -30,7 +30,7 @@ def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
     old = transaction.get(Table.SUMMARIES, key) or _NOTHING
     if new == old:
         return NEVER
-    (old_state, *old_moments), (new_state, *new_moments) = _SUMMARY.unpack(old), _SUMMARY.unpack(new)
+    (old_state, *old_moments), (new_state, *new_moments) = _read(transaction, key, old), _SUMMARY.unpack(new)
     _move_state(transaction, key, _STATES[old_state], _STATES[new_state])
     for moment, before, after in zip(Moment, old_moments, new_moments, strict=True):
         if before != after:
@@ -40,6 +40,14 @@ def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
     else:
         transaction.delete(Table.SUMMARIES, key)
     return new_moments[Moment.WAKE] or NEVER
+
+
+def _read(transaction: Transaction, key: bytes, summary: bytes) -> tuple[int, ...]:
+    """What was kept of a lane. If that can't be read, its rows in MOMENTS stay until fsck finds them."""
+    if len(summary) == _SUMMARY.size and summary[0] < len(_STATES):
+        return _SUMMARY.unpack(summary)
+    transaction.faults.append((Table.SUMMARIES, key, "no summary of a lane"))
+    return _SUMMARY.unpack(_NOTHING)
 
 
 def rows_of_summary(key: bytes, summary: bytes) -> list[tuple[Table, bytes, bytes]]:

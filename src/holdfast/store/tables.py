@@ -22,7 +22,8 @@ A message's record is written once and never changed; the index that it stands i
     MOMENTS    which | ms | lane   -                     each lane's next wake, expiry, oldest and due, in order
     KEYS       epoch | digest      id | body | ms        idempotency
     SHARES     host                bytes                 what waiting and dead messages of a host hold
-    META       name                                      schema version, last time and id
+    META       name                                      schema version, last time and id, epochs of KEYS
+    SHIFTS     number              hosts and bytes       what hosts hold after the last groups: counts before SHARES
 """
 
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ class Table(IntEnum):
     KEYS = 16
     SHARES = 17
     META = 18
+    SHIFTS = 19
 
 
 DUPLICATES = frozenset({Table.WAITING, Table.RETRY, Table.AGING, Table.DEAD_LANE, Table.UNWELL})
@@ -65,13 +67,25 @@ class Moment(IntEnum):
     DUE = 3
 
 
-SCHEMA = 1
+SCHEMA = 2
 META_SCHEMA = b"schema"
 META_LATEST = b"latest"
+META_RULES = b"rules"
+"""The numbers that all lanes' moments were computed by."""
+META_EPOCH = b"epoch"
+"""With the number of an epoch of KEYS after it."""
+
+Fault = tuple[Table, bytes, str]
+"""A row that can't be read: its table and key, and what is wrong."""
 
 
 class Transaction(Protocol):
-    """One consistent view; in a write transaction also its changes. Iterators end before the next change."""
+    """One consistent view; in a write transaction also its changes. Iterators end before the next change.
+
+    Whoever meets a row that can't be read goes on without it, and leaves word in `faults`.
+    """
+
+    faults: list[Fault]
 
     def get(self, table: Table, key: bytes) -> bytes | None: ...
 

@@ -1,26 +1,44 @@
 """Every row of a table, a batch at a time: nothing that goes through a whole store holds one transaction for it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TypeVar
 
+from holdfast.core.errors import StoreUnusable
 from holdfast.store.tables import DUPLICATES, Engine, Table, Transaction
 
 BATCH = 500
+STEP_BYTES = 1 << 20
+"""Room that the writing of one batch may need."""
 
 Row = tuple[bytes, bytes]
+Result = TypeVar("Result")
 
 
 def walk(engine: Engine, table: Table) -> Iterator[tuple[Transaction, Row]]:
     """Each row, together with the read transaction of its batch."""
     last: Row | None = None
     while True:
-        with engine.read() as transaction:
-            rows = rows_after(transaction, table, last)
-            for row in rows:
-                yield transaction, row
+        try:
+            with engine.read() as transaction:
+                rows = rows_after(transaction, table, last)
+                for row in rows:
+                    yield transaction, row
+        except StoreUnusable as error:
+            advice = "the file is damaged; begin with a new store and import an export, or put back a copy"
+            raise StoreUnusable(f"{error}, in the table {table.name.lower()}: {advice}") from error
         if not rows:
             return
         last = rows[-1]
+
+
+def step(engine: Engine, act: Callable[[Transaction], Result], size: int = STEP_BYTES) -> Result:
+    """One transaction of a walk that changes what it meets."""
+    engine.extend(size)
+    with (writing := engine.write()) as transaction:
+        result = act(transaction)
+        writing.commit()
+    return result
 
 
 def rows_after(transaction: Transaction, table: Table, last: Row | None) -> list[Row]:

@@ -120,6 +120,15 @@ class Work:
         table, value = (Table.WAITING, stamp(place.born, id)) if waits else (Table.RETRY, stamp(place.due, id))
         return next(self.transaction.values(table, lane_key(lane), value), None) == value
 
+    def moved_to(self, id: MessageId, lane: str, place: Place) -> Place | None:
+        """Where a message stands that was read at a place: still there, or where an operator's retry put it since;
+        None if it was dropped, or another outcome came first.
+        """
+        if self.stands(id, lane, place):
+            return place
+        now = self.place_of(id, place)
+        return now if now.attempts == place.attempts and self.stands(id, lane, now) else None
+
     def bury(self, id: MessageId, lane: str, place: Place, died: int, reason: DeadReason) -> None:
         key = lane_key(lane)
         letter = stamp(died, id)
@@ -153,7 +162,7 @@ class Work:
     def erase(self, message: Message, size: int) -> None:
         """Remove the record and the body; attempts and index entries are others' to remove."""
         self.erase_record(message.id, size)
-        self.room.release(self.transaction, message.host, size)
+        self.room.release(message.host, size)
 
     def erase_record(self, id: MessageId, size: int = 1) -> None:
         self.transaction.delete(Table.MESSAGES, id)

@@ -6,7 +6,6 @@ trace.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt
-from holdfast.store import bulk, records
+from holdfast.store import bulk, keys, records
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -31,10 +30,11 @@ from holdfast.store.port import (
     Purge,
     ReplayDead,
     RetryNow,
+    ReviewLanes,
     SaveLane,
     Shelve,
 )
-from holdfast.store.records import idempotency_key, lane_key, numbered, stamp
+from holdfast.store.records import lane_key, numbered, stamp
 from holdfast.store.room import RoomKeeper
 from holdfast.store.summaries import NEVER, summarise
 from holdfast.store.tables import META_LATEST, Room, Table, Transaction
@@ -89,7 +89,8 @@ class Writer:
         results = []
         for operation, encoded in zip(group.operations, group.prepared, strict=True):
             if refuse is not None and isinstance(operation, Accept):
-                results.append(refuse)
+                known = _earlier(work, operation)
+                results.append(refuse if known is None else known)
             else:
                 results.append(_APPLY[type(operation)](work, operation, encoded))
         for key, value in group.lanes.items():
@@ -108,10 +109,9 @@ class Writer:
 
 def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) -> Any:
     message = operation.message
-    if operation.key is not None:
-        earlier = _earlier(work, operation)
-        if earlier is not None:
-            return earlier
+    earlier = _earlier(work, operation)
+    if earlier is not None:
+        return earlier
     transaction = work.transaction
     refusal = work.room.refusal(transaction, message)
     if refusal is not None:
@@ -119,7 +119,7 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
     if operation.key is not None:
         _remember_key(work, operation)
     work.know_lane(message.lane, message.host)
-    work.room.hold(transaction, message.host, len(message.body))
+    work.room.hold(message.host, len(message.body))
     record, pieces = encoded
     transaction.put(Table.MESSAGES, message.id, record)
     for number, piece in enumerate(pieces):
@@ -137,33 +137,30 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
 
 
 def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
-    """What the same key was used for within its time: looked up in the epoch of now and the one before."""
-    key, now, lifetime = operation.key, operation.message.accepted_at, work.rules.idempotency
-    assert key is not None
-    epoch = records.key_epoch(now, lifetime)
-    for possible in (epoch, max(0, epoch - 1)):
-        value = work.transaction.get(Table.KEYS, idempotency_key(possible, key.digest))
-        try:
-            id, body, at = records.decode_key(value or b"")
-        except CorruptRecord:
-            continue
-        if now - at < lifetime:
-            return Duplicate(id) if body == key.body else Conflict()
-    return None
+    """What the same key was used for within its time."""
+    key, now = operation.key, operation.message.accepted_at
+    if key is None:
+        return None
+    use = keys.find(work.transaction, key.digest, now - work.rules.idempotency)
+    if use is None:
+        return None
+    return Duplicate(use.id) if use.body == key.body else Conflict()
 
 
 def _remember_key(work: Work, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
-    epoch = records.key_epoch(message.accepted_at, work.rules.idempotency)
-    value = records.encode_key(message.id, key.body, message.accepted_at)
-    work.transaction.put(Table.KEYS, idempotency_key(epoch, key.digest), value)
+    use = keys.Use(message.id, key.body, message.accepted_at)
+    keys.remember(work.transaction, key.digest, use, work.rules.idempotency)
 
 
 def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
     message, place = operation.entry
     if not work.leave(message.id, message.lane, place):
-        return
+        moved = work.moved_to(message.id, message.lane, place)
+        if moved is None:
+            return
+        work.leave(message.id, message.lane, moved)
     work.erase(message, len(message.body))
     work.transaction.delete(Table.PLACES, message.id)
     work.transaction.put(Table.DELIVERED, message.id, encoded)
@@ -171,20 +168,21 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
 
 
 def fail(work: Work, operation: Fail, encoded: bytes) -> None:
-    message, place = operation.entry
+    message, read_at = operation.entry
     attempt, step = operation.attempt, operation.step
-    moved = place._replace(attempts=attempt.number)
-    if step is None:
-        if not work.stands(message.id, message.lane, place):
-            return
-        work.set_place(message.id, moved)
-    elif not work.leave(message.id, message.lane, place):
+    place = work.moved_to(message.id, message.lane, read_at)
+    if place is None:
         return
-    elif isinstance(step, RetryAt):
-        place = Place(Standing.RETRY, place.born, step.due, step.retry, attempt.number, step.held)
-        work.set_retry(message.id, message.lane, place)
+    tried = place._replace(attempts=attempt.number)
+    if step is None:
+        work.set_place(message.id, tried)
     else:
-        work.bury(message.id, message.lane, moved, attempt.at + attempt.duration, step.reason)
+        work.leave(message.id, message.lane, place)
+        if isinstance(step, RetryAt):
+            place = Place(Standing.RETRY, place.born, step.due, step.retry, attempt.number, step.held)
+            work.set_retry(message.id, message.lane, place)
+        else:
+            work.bury(message.id, message.lane, tried, attempt.at + attempt.duration, step.reason)
     work.transaction.put(Table.ATTEMPTS, numbered(message.id, attempt.number), encoded)
     _forget_answer(work, message.id, attempt.number - 2)
 
@@ -195,9 +193,11 @@ def _forget_answer(work: Work, id: MessageId, number: int) -> None:
     value = work.transaction.get(Table.ATTEMPTS, key) if number > 1 else None
     if value is None:
         return
-    with suppress(CorruptRecord):
+    try:
         lighter = replace(records.decode_attempt(number, value), answer=None)
         work.transaction.put(Table.ATTEMPTS, key, records.encode_attempt(lighter))
+    except CorruptRecord as error:
+        work.transaction.faults.append((Table.ATTEMPTS, key, str(error)))
 
 
 def shelve(work: Work, operation: Shelve, encoded: None) -> int:
@@ -231,4 +231,5 @@ _APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
     RetryNow: bulk.retry_now,
     Forget: bulk.forget,
     Purge: bulk.purge,
+    ReviewLanes: bulk.review_lanes,
 }

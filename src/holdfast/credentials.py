@@ -1,0 +1,77 @@
+"""What the config only names: the token, signing secrets, certificates, authorities and the proxy's password.
+
+Read together at start, at a reload and by `holdfast check`, so that every fault is told at once. Nothing here is ever
+stored, logged or shown.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.config import Config, ConfigError, Fault
+from holdfast.core.errors import SecretMissing
+from holdfast.delivery.service import RouteKeys
+from holdfast.delivery.signing import Signer
+from holdfast.delivery.tls import ClientCertificate, Contexts, UnusableFile
+from holdfast.ingest.doorkeeper import read_token
+
+_LOGIN = re.compile(rb"[^\x00-\x1f\x7f:]+:[^\x00-\x1f\x7f]*")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """`repr` is off, so that no log or traceback can spell it."""
+
+    token: bytes | None
+    proxy_authorization: bytes | None
+    route_keys: RouteKeys
+    contexts: Contexts
+
+
+def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
+    """All of them, or a ConfigError with every fault."""
+    faults: list[Fault] = []
+    token = authorization = contexts = None
+    signers: dict[str, Signer] = {}
+    certificates: dict[str, ClientCertificate] = {}
+    with _gathered(faults, "ingest.token_file"):
+        token = read_token(config.ingest.token_file) if config.ingest.token_file is not None else None
+    with _gathered(faults, "delivery.proxy_credentials_file"):
+        login_file = config.delivery.proxy_credentials_file
+        authorization = _read_login(login_file) if login_file is not None else None
+    for name, route in config.routes.items():
+        if route.sign is not None:
+            with _gathered(faults, f"routes.{name}.sign"):
+                signers[name] = Signer(route.sign, environ)
+        if route.client_cert_file is not None:
+            with _gathered(faults, f"routes.{name}.client_cert_file"):
+                certificates[name] = ClientCertificate(name, route.client_cert_file, route.client_key_file)
+    with _gathered(faults, "delivery.ca_file"):
+        contexts = Contexts(config.delivery.ca_file, certificates)
+    if faults or contexts is None:
+        raise ConfigError(faults)
+    return Credentials(token, authorization, RouteKeys(signers, certificates), contexts)
+
+
+@contextmanager
+def _gathered(faults: list[Fault], key: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        faults.extend(error.faults)
+    except (SecretMissing, UnusableFile) as error:
+        faults.append(Fault(key, str(error)))
+
+
+def _read_login(path: Path) -> bytes:
+    """What `Proxy-Authorization` says, from a file with user:password in it."""
+    try:
+        login = path.read_bytes().strip()
+    except OSError as error:
+        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+    if not _LOGIN.fullmatch(login):
+        raise UnusableFile(f"{path} does not hold one line with user:password")
+    return b"Basic " + b64encode(login)

@@ -1,0 +1,141 @@
+"""Standard Webhooks: what a route's messages are signed with, and the signatures.
+
+A secret is `whsec_` and the base64 of a key shared with the receiver (HMAC-SHA256, `v1`), or `whsk_` and that of an
+ed25519 private key (`v1a`). Several secrets give several signatures, so that a receiver may change from one to the
+next. The secrets of a file are read again when the file changes; one that is gone fails the attempt.
+
+The signature is over bytes, since a webhook's body may be any: `standardwebhooks`, which takes text alone, is what
+the tests verify with.
+"""
+
+import binascii
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.config import Sign
+from holdfast.core.errors import SecretMissing
+
+SYMMETRIC_PREFIX = "whsec_"
+PRIVATE_PREFIX = "whsk_"
+STRONG = 24
+"""Bytes that Standard Webhooks asks of a shared key at least."""
+
+SIGNED_HEADERS = frozenset({b"webhook-timestamp", b"webhook-signature"})
+"""Headers that are holdfast's own to write on a signed route."""
+
+_SEED = 32
+_SEED_AND_PUBLIC = 64
+
+Signature = Callable[[bytes], bytes]
+"""From what is signed to the signature with its version, as it stands in the header."""
+
+
+class Source(Protocol):
+    """Where secrets come from. `version` changes when they may have changed."""
+
+    def version(self) -> object: ...
+
+    def text(self) -> str: ...
+
+
+class FileSource:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def version(self) -> object:
+        """By inode too: a mounted Secret is replaced by turning a link."""
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            raise SecretMissing(f"{self._path} can't be read: {error.strerror}") from error
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def text(self) -> str:
+        try:
+            return self._path.read_text("ascii")
+        except OSError as error:
+            raise SecretMissing(f"{self._path} can't be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SecretMissing(f"{self._path} holds other characters than ASCII") from error
+
+
+class EnvironmentSource:
+    """A variable of the process, which never changes while it runs."""
+
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        self._name = name
+        self._value = environ.get(name)
+
+    def version(self) -> object:
+        return None
+
+    def text(self) -> str:
+        if self._value is None:
+            raise SecretMissing(f"the environment variable {self._name} is not set")
+        return self._value
+
+
+class Signer:
+    """Signs the messages of one route. Made, it has secrets: without any, making it raises SecretMissing."""
+
+    def __init__(self, sign: Sign, environ: Mapping[str, str]) -> None:
+        self._source: Source
+        if sign.secret_file is not None:
+            self._source = FileSource(sign.secret_file)
+        else:
+            self._source = EnvironmentSource(sign.secret_env or "", environ)
+        self.is_weak = False
+        """Whether a shared key is shorter than Standard Webhooks asks for."""
+        self._read(self._source.version())
+
+    def headers(self, id: bytes, now: int, body: bytes) -> bytes:
+        """The lines that sign one attempt at `now` in milliseconds; `id` is the message's `webhook-id`."""
+        version = self._source.version()
+        if version != self._version:
+            self._read(version)
+        timestamp = b"%d" % (now // 1000)
+        content = b"%b.%b.%b" % (id, timestamp, body)
+        signatures = b" ".join([signature(content) for signature in self._signatures])
+        return b"webhook-timestamp: %b\r\nwebhook-signature: %b\r\n" % (timestamp, signatures)
+
+    def _read(self, version: object) -> None:
+        lines = self._source.text().split("\n")
+        secrets = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+        if not secrets:
+            raise SecretMissing("there is no secret in it; write one on each line")
+        keys = [_key(secret, number) for number, secret in secrets]
+        self._signatures = [_private(key) if private else _symmetric(key) for private, key in keys]
+        self.is_weak = any(not private and len(key) < STRONG for private, key in keys)
+        self._version = version
+
+
+def _key(secret: str, line: int) -> tuple[bool, bytes]:
+    """Whether it is a private key, and its bytes."""
+    private = secret.startswith(PRIVATE_PREFIX)
+    encoded = secret.removeprefix(PRIVATE_PREFIX if private else SYMMETRIC_PREFIX)
+    try:
+        key = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SecretMissing(f"line {line} is no secret: whsec_ or whsk_, then base64") from error
+    if private and len(key) not in (_SEED, _SEED_AND_PUBLIC):
+        raise SecretMissing(f"line {line} is no ed25519 private key: {len(key)} bytes, not {_SEED}")
+    if not key:
+        raise SecretMissing(f"line {line} is an empty secret")
+    return private, key
+
+
+def _symmetric(key: bytes) -> Signature:
+    return lambda content: b"v1," + b64encode(hmac.digest(key, content, "sha256"))
+
+
+def _private(key: bytes) -> Signature:
+    # Seven megabytes that only routes signed this way should cost.
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise SecretMissing("whsk_ secrets need the cryptography package: install holdfast[ed25519]") from error
+    private = Ed25519PrivateKey.from_private_bytes(key[:_SEED])
+    return lambda content: b"v1a," + b64encode(private.sign(content))

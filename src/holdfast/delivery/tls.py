@@ -1,0 +1,100 @@
+"""TLS towards receivers: verification always on, TLS 1.2 at least, and each route's own client certificate.
+
+Files are read at start, so that a bad one is told then. A client certificate is looked at again with every attempt of
+its route: the last certificate and key that fit each other are used.
+"""
+
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from holdfast.delivery.egress import ROUTE_ZONE
+from holdfast.http.transport import Origin
+
+
+class UnusableFile(Exception):
+    """A certificate, key or authority file that can't be used; the text says why."""
+
+
+class ClientCertificate:
+    """What is shown to one route's receiver. `zone` changes with it, so that no connection outlives its certificate."""
+
+    def __init__(self, route: str, cert_file: Path, key_file: Path | None) -> None:
+        self._route = route
+        self._cert_file, self._key_file = cert_file, key_file
+        self._number = 0
+        self._seen = self._look()
+        self.context = self._load()
+
+    @property
+    def zone(self) -> str:
+        # Files that do not fit may be in the middle of being replaced.
+        with suppress(UnusableFile):
+            seen = self._look()
+            if seen != self._seen:
+                self.context = self._load()
+                self._seen, self._number = seen, self._number + 1
+        return f"{ROUTE_ZONE} {self._route} {self._number}"
+
+    def _load(self) -> ssl.SSLContext:
+        context = _new_context()
+        try:
+            context.load_cert_chain(self._cert_file, self._key_file, password=_refuse_to_ask)
+        except ssl.SSLError as error:
+            raise UnusableFile(f"{self._cert_file} and its key can't be used: {error.reason or error}") from error
+        except OSError as error:
+            raise UnusableFile(f"{self._cert_file} or its key can't be read: {error.strerror}") from error
+        return context
+
+    def _look(self) -> list[tuple[int, int, int]]:
+        try:
+            found = [path.stat() for path in (self._cert_file, self._key_file) if path is not None]
+        except OSError as error:
+            raise UnusableFile(f"{error.filename} can't be read: {error.strerror}") from error
+        return [(status.st_mtime_ns, status.st_ino, status.st_size) for status in found]
+
+
+class Contexts:
+    """The context of each connection. It learns whom to trust when first used: the system's list takes megabytes."""
+
+    def __init__(self, ca_file: Path | None, certificates: Mapping[str, ClientCertificate]) -> None:
+        self._authorities = _read_authorities(ca_file) if ca_file is not None else None
+        self._certificates = certificates
+        self._plain = _new_context()
+        self._trusting: dict[str, ssl.SSLContext] = {}
+
+    def context(self, origin: Origin) -> ssl.SSLContext:
+        """`origin.zone` is as its route's certificate gave it, or any other for none."""
+        route = origin.zone.removeprefix(ROUTE_ZONE).strip().partition(" ")[0]
+        certificate = self._certificates.get(route)
+        context = self._plain if certificate is None else certificate.context
+        if self._trusting.get(route) is not context:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+            if self._authorities is not None:
+                context.load_verify_locations(cadata=self._authorities)
+            self._trusting[route] = context
+        return context
+
+
+def _new_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _read_authorities(path: Path) -> str:
+    try:
+        text = path.read_text("ascii", "replace")
+        _new_context().load_verify_locations(cadata=text)
+    except ssl.SSLError as error:
+        raise UnusableFile(f"{path} holds no certificates in PEM form") from error
+    except OSError as error:
+        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+    return text
+
+
+def _refuse_to_ask() -> NoReturn:
+    """Without it OpenSSL would ask for the password of an encrypted key on the terminal, and wait."""
+    raise UnusableFile("the key is encrypted; holdfast needs it without a password")

@@ -1,0 +1,106 @@
+"""Idempotency keys: kept by epoch, so that those past their time leave together and from one place.
+
+An epoch is as long as a key lives when it begins, and a minute at least. META tells when each began and when it is
+over; its number means nothing else. So another `ingest.idempotency` loses no key, and a look-up asks only the epochs
+that a key still alive can be in: two, or a few more for a while after the lifetime grew.
+"""
+
+import struct
+from itertools import islice
+from typing import NamedTuple
+
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import MessageId
+from holdfast.store import records
+from holdfast.store.records import idempotency_key
+from holdfast.store.tables import META_EPOCH, Table, Transaction, prefixed
+
+SHORTEST_EPOCH = 60_000
+
+_SPAN = struct.Struct(">QQ")
+
+
+class Epoch(NamedTuple):
+    """`ends` is the first moment of which no key can be in it."""
+
+    number: int
+    began: int
+    ends: int
+
+
+class Use(NamedTuple):
+    """What a key was used for: the message, its body's digest, and when."""
+
+    id: MessageId
+    body: bytes
+    at: int
+
+
+def epochs(transaction: Transaction) -> list[Epoch]:
+    """All that there are, the oldest first."""
+    return [
+        Epoch(int.from_bytes(key[len(META_EPOCH) :], "big"), *_SPAN.unpack(value))
+        for key, value in prefixed(transaction, Table.META, META_EPOCH)
+        if len(value) == _SPAN.size
+    ]
+
+
+def put_epoch(transaction: Transaction, epoch: Epoch) -> None:
+    transaction.put(Table.META, _epoch_key(epoch), _SPAN.pack(epoch.began, epoch.ends))
+
+
+def find(transaction: Transaction, digest: bytes, since: int) -> Use | None:
+    """The last use of a key after a moment."""
+    for epoch in reversed(epochs(transaction)):
+        if epoch.ends <= since:
+            return None
+        value = transaction.get(Table.KEYS, idempotency_key(epoch.number, digest))
+        if value is None:
+            continue
+        try:
+            use = Use(*records.decode_key(value))
+        except CorruptRecord as error:
+            transaction.faults.append((Table.KEYS, idempotency_key(epoch.number, digest), str(error)))
+            continue
+        if use.at > since:
+            return use
+    return None
+
+
+def remember(transaction: Transaction, digest: bytes, use: Use, lifetime: int) -> None:
+    known = epochs(transaction)
+    epoch = known[-1] if known else Epoch(0, 0, 0)
+    if use.at >= epoch.ends:
+        epoch = Epoch(epoch.number + 1, use.at, use.at + max(lifetime, SHORTEST_EPOCH))
+        put_epoch(transaction, epoch)
+    transaction.put(Table.KEYS, idempotency_key(epoch.number, digest), records.encode_key(*use))
+
+
+def purge(transaction: Transaction, before: int, now: int, limit: int) -> int:
+    """Remove keys that were used before a moment, by whole epochs and the oldest first. Returns how many."""
+    removed = 0
+    for epoch in epochs(transaction):
+        # Nothing came after now: whoever needs room may have the keys of an epoch that is not over.
+        if min(epoch.ends, now + 1) > before or removed >= limit:
+            break
+        prefix = idempotency_key(epoch.number, b"")
+        doomed = [key for key, _ in _first(transaction, prefix, limit - removed)]
+        for key in doomed:
+            transaction.delete(Table.KEYS, key)
+        removed += len(doomed)
+        if removed < limit:
+            transaction.delete(Table.META, _epoch_key(epoch))
+    return removed
+
+
+def oldest_end(transaction: Transaction) -> int | None:
+    """When the oldest epoch is over: its keys can leave when they have lived from then on."""
+    return min((epoch.ends for epoch in epochs(transaction)), default=None)
+
+
+def _first(transaction: Transaction, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    return list(islice(prefixed(transaction, Table.KEYS, prefix), limit))
+
+
+def _epoch_key(epoch: Epoch) -> bytes:
+    return META_EPOCH + epoch.number.to_bytes(4, "big")

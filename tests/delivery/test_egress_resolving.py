@@ -1,0 +1,448 @@
+"""Names: what the resolver says is judged before it is dialled, and a resolver that hangs or lies harms nobody else."""
+
+import errno
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from ipaddress import IPv4Address, ip_address
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from harness import PATIENCE
+from holdfast.config import build
+from holdfast.core.addresses import V4, V6, Range
+from holdfast.core.errors import EgressDenied, NameNotResolved
+from holdfast.delivery.egress import ROUTE_ZONE, Guard
+from holdfast.delivery.resolver import THREADS, TIMEOUT
+from holdfast.http.connection import Address
+from holdfast.http.errors import ConnectError
+from holdfast.http.transport import Origin, Transport
+from spellings import numeric, samples
+
+PUBLIC = "93.184.216.34"
+NAME = "hooks.example.com"
+
+
+class Names:
+    """The resolver: gives each host's answers one after the other, the last for ever; an error is raised."""
+
+    def __init__(self, **hosts: Sequence[list[str] | Exception]) -> None:
+        self.answers = {name.replace("_", "."): list(answers) for name, answers in hosts.items()}
+        self.asked: list[str] = []
+        self.hanging: set[str] = set()
+        self.entered = threading.Semaphore(0)
+        self.let_go = threading.Event()
+
+    def __call__(self, host: str, port: None, type: int) -> list[Any]:
+        self.asked.append(host)
+        self.entered.release()
+        if host in self.hanging:
+            self.let_go.wait(PATIENCE)
+        answers = self.answers.get(host, [[PUBLIC]])
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return [found for address in answer for found in socket.getaddrinfo(address, port, type=type)]
+
+    async def until_asked(self, times: int = 1) -> None:
+        """Until that many more look-ups are in their threads."""
+        for _ in range(times):
+            assert await trio.to_thread.run_sync(self.entered.acquire, True, PATIENCE)
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    names = Names()
+    yield names
+    names.let_go.set()
+
+
+def guard(names: Callable[..., Any] = socket.getaddrinfo, **rules: Any) -> Guard:
+    return Guard(build({"egress": rules}).egress, names)
+
+
+def origin(host: str = NAME, port: int = 443, zone: str = "") -> Origin:
+    return Origin("http", host, port, zone)
+
+
+async def test_a_literal_is_resolved_to_itself(names: Names) -> None:
+    it = guard(names)
+    assert await it.resolve(origin("1.1.1.1")) == [(socket.AF_INET, ("1.1.1.1", 443))]
+    assert await it.resolve(origin("2606:4700::1111")) == [(socket.AF_INET6, ("2606:4700::1111", 443))]
+    assert names.asked == []
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "169.254.169.254", "localhost"])
+async def test_what_may_not_be_dialled_is_not_resolved(host: str) -> None:
+    with pytest.raises(EgressDenied):
+        await guard().resolve(origin(host))
+
+
+async def test_localhost_is_loopback_whatever_its_name() -> None:
+    addresses = await guard(allow_loopback=True).resolve(origin("localhost"))
+    assert addresses
+    assert {address[0] for _, address in addresses} <= {"127.0.0.1", "::1"}
+
+
+async def test_the_exemption_of_a_route_holds_in_its_zone_only() -> None:
+    assert await guard().resolve(origin("localhost", 9999, ROUTE_ZONE))
+    with pytest.raises(EgressDenied):
+        await guard().resolve(origin("localhost", 9999))
+
+
+async def test_a_denied_name_is_refused_before_it_is_looked_up(names: Names) -> None:
+    with pytest.raises(EgressDenied, match=r"egress\.deny"):
+        await guard(names, deny=["*.example.com"]).resolve(origin())
+    assert names.asked == []
+
+
+@pytest.mark.parametrize("own", [("127.0.0.1", 8800), ("0.0.0.0", 8800)])
+@pytest.mark.parametrize("zone", ["", ROUTE_ZONE])
+async def test_no_name_and_no_route_leads_to_holdfast_itself(names: Names, own: tuple[str, int], zone: str) -> None:
+    names.answers[NAME] = [["127.0.0.1"]]
+    it = guard(names, allow_loopback=True, allow_ports=["*"])
+    assert await it.resolve(origin(port=8800, zone=zone))
+    it.own.add(own)
+    with pytest.raises(EgressDenied, match="holdfast itself"):
+        await it.resolve(origin(port=8800, zone=zone))
+
+
+# -- every denied address, behind a name -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [*V4, *V6], ids=str)
+async def test_a_name_opens_no_address_of_the_table(names: Names, row: Range) -> None:
+    it = guard(names)
+    for address in samples(row):
+        mapped = [f"::ffff:{address}"] if address.version == 4 else []
+        for spelled in (str(address), *mapped):
+            names.answers[NAME] = [[spelled]]
+            with pytest.raises(EgressDenied):
+                await it.resolve(origin())
+
+
+@pytest.mark.parametrize("row", V4, ids=str)
+async def test_odd_spellings_that_the_system_would_read_as_an_address_are_judged_as_that_address(row: Range) -> None:
+    """They never come past ingest; if one did, the system's own resolver says what it is."""
+    it = guard()
+    for address in samples(row):
+        assert isinstance(address, IPv4Address)
+        for spelled in numeric(address):
+            assert {ip_address(name[0]) for _, name in await it.look_up(spelled, 443)} == {address}
+            with pytest.raises(EgressDenied):
+                await it.resolve(origin(spelled))
+
+
+async def test_of_several_addresses_only_those_that_may_be_dialled_are_given(names: Names) -> None:
+    names.answers[NAME] = [["127.0.0.1", PUBLIC, "10.0.0.1", "2606:4700::1111", "::1", "169.254.169.254"]]
+    found = await guard(names).resolve(origin())
+    assert [name[:2] for _, name in found] == [(PUBLIC, 443), ("2606:4700::1111", 443)]
+
+
+async def test_an_empty_answer_is_the_hosts_fault(names: Names) -> None:
+    names.answers[NAME] = [[]]
+    with pytest.raises(NameNotResolved) as failed:
+        await guard(names).resolve(origin())
+    assert not failed.value.here
+
+
+async def test_a_look_up_for_holdfasts_own_use_is_not_judged(names: Names) -> None:
+    names.answers[NAME] = [["10.0.0.1"]]
+    assert await guard(names).look_up(NAME, 3128) == [(socket.AF_INET, ("10.0.0.1", 3128))]
+
+
+# -- a resolver that changes its mind ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def trap() -> Iterator[tuple[int, Callable[[], bool]]]:
+    """A port of loopback, v4 and v6, where nobody may come; and whether nobody did."""
+    with ExitStack() as ending:
+        listeners = [ending.enter_context(socket.create_server(("127.0.0.1", 0)))]
+        port = listeners[0].getsockname()[1]
+        with suppress(OSError):
+            listeners.append(ending.enter_context(socket.create_server(("::1", port), family=socket.AF_INET6)))
+        yield port, lambda: all(_is_untouched(listener) for listener in listeners)
+
+
+def _is_untouched(listener: socket.socket) -> bool:
+    """Connections that nobody accepts, and that have ended since, are still there to be accepted."""
+    listener.setblocking(False)
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return True
+    return False
+
+
+@asynccontextmanager
+async def internet(guarded: Guard) -> AsyncIterator[tuple[Transport, list[Address], list[int]]]:
+    """A transport whose public address is a server on this machine, so that nothing leaves it.
+
+    Gives also what was dialled, as the guard gave it, and a list whose first number counts the server's requests.
+    """
+    dialled: list[Address] = []
+    served = [0]
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.2"))[0]
+    stand_in = (socket.AF_INET, listener.socket.getsockname())
+
+    async def resolve(origin: Origin) -> list[Address]:
+        judged = await guarded.resolve(origin)
+        dialled.extend(judged)
+        return [stand_in if name[0] == PUBLIC else (family, name) for family, name in judged]
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        served[0] += 1
+        await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+    transport = Transport(
+        resolve, ssl_context=ssl.create_default_context(), max_answer=1024, max_idle_per_origin=4, idle_timeout=5
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        yield transport, dialled, served
+        await transport.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def send(transport: Transport, to: Origin) -> int:
+    head = b"POST / HTTP/1.1\r\nhost: hooks.example.com\r\ncontent-length: 0\r\n\r\n"
+    return (await transport.exchange(to, head, b"", trio.current_time() + PATIENCE)).status
+
+
+@pytest.mark.parametrize("answer", [[PUBLIC, "127.0.0.1", "::1"], ["127.0.0.1", "::1", PUBLIC]])
+async def test_a_public_and_a_loopback_address_in_one_answer(names: Names, answer: list[str]) -> None:
+    names.answers[NAME] = [answer]
+    with trap() as (port, is_untouched):
+        async with internet(guard(names, allow_ports=["*"])) as (transport, dialled, served):
+            assert await send(transport, origin(port=port)) == 200
+        assert is_untouched()
+    assert dialled == [(socket.AF_INET, (PUBLIC, port))]
+    assert names.asked == [NAME]
+    assert served == [1]
+
+
+async def test_a_public_address_that_does_not_answer_makes_way_for_no_other(names: Names) -> None:
+    names.answers[NAME] = [[PUBLIC, "127.0.0.1", "::1"]]
+    guarded = guard(names, allow_ports=["*"])
+
+    async def resolve(origin: Origin) -> list[Address]:
+        # The public address, in a place of this machine where nobody listens.
+        return [(family, ("127.0.0.2", *name[1:]) if name[0] == PUBLIC else name)
+                for family, name in await guarded.resolve(origin)]  # fmt: skip
+
+    transport = Transport(
+        resolve, ssl_context=ssl.create_default_context(), max_answer=1024, max_idle_per_origin=4, idle_timeout=5
+    )
+    with trap() as (port, is_untouched):
+        with pytest.raises(ConnectError):
+            await send(transport, origin(port=port))
+        assert is_untouched()
+
+
+async def test_a_public_address_first_and_loopback_at_the_next_look_up(names: Names) -> None:
+    names.answers[NAME] = [[PUBLIC], ["127.0.0.1"], ["::1"], ["::ffff:127.0.0.1"]]
+    with trap() as (port, is_untouched):
+        async with internet(guard(names, allow_ports=["*"])) as (transport, dialled, served):
+            assert await send(transport, origin(port=port)) == 200
+            for _ in range(3):
+                with pytest.raises(EgressDenied, match="loopback"):
+                    await send(transport, origin(port=port))
+        assert is_untouched()
+    assert dialled == [(socket.AF_INET, (PUBLIC, port))]
+    assert names.asked == [NAME] * 4
+    assert served == [1]
+
+
+async def test_the_trap_would_have_noticed(names: Names) -> None:
+    names.answers[NAME] = [["127.0.0.1"]]
+    with trap() as (port, is_untouched):
+        async with internet(guard(names, allow_ports=["*"], allow_loopback=True)) as (transport, _, _):
+            with trio.move_on_after(PATIENCE):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(send, transport, origin(port=port))
+                    while is_untouched():
+                        await trio.sleep(0.01)
+                    nursery.cancel_scope.cancel()
+                return
+    raise AssertionError("nobody came")
+
+
+# -- a resolver that fails ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".test"])
+async def test_what_is_no_host_name_does_not_resolve_and_that_is_the_hosts_fault(host: str) -> None:
+    with pytest.raises(NameNotResolved) as refused:
+        await guard().resolve(origin(host))
+    assert not refused.value.here
+
+
+@pytest.mark.parametrize(
+    ("error", "here"),
+    [
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (OSError(errno.EMFILE, "Too many open files"), True),
+        (OSError(errno.EINVAL, "Invalid argument"), True),
+        (RuntimeError("can't start new thread"), True),
+    ],
+    ids=repr,
+)
+async def test_whose_fault_a_failed_look_up_is(names: Names, error: Exception, here: bool) -> None:
+    names.answers[NAME] = [error]
+    with pytest.raises(NameNotResolved, match=f"^{NAME}: ") as failed:
+        await guard(names).resolve(origin())
+    assert failed.value.here is here
+
+
+async def test_all_who_wait_hear_of_the_failure_and_the_next_one_asks_again(names: Names) -> None:
+    names.answers[NAME] = [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), [PUBLIC]]
+    names.hanging.add(NAME)
+    it = guard(names)
+    failures: list[NameNotResolved] = []
+
+    async def wait() -> None:
+        with pytest.raises(NameNotResolved) as failed:
+            await it.resolve(origin())
+        failures.append(failed.value)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(wait)
+        await names.until_asked()
+        names.let_go.set()
+    assert len({id(failure) for failure in failures}) == 3
+    assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
+    assert names.asked == [NAME] * 2
+
+
+# -- a resolver that hangs ---------------------------------------------------------------------------------------------
+
+
+async def test_those_who_ask_for_one_host_share_one_look_up_and_get_their_own_port(names: Names) -> None:
+    names.hanging.add(NAME)
+    it = guard(names, allow_ports=["*"])
+    found: dict[int, Sequence[Address]] = {}
+
+    async def wait(port: int) -> None:
+        found[port] = await it.resolve(origin(port=port))
+
+    async with trio.open_nursery() as nursery:
+        for port in range(1, 101):
+            nursery.start_soon(wait, port)
+        await names.until_asked()
+        names.let_go.set()
+    assert found == {port: [(socket.AF_INET, (PUBLIC, port))] for port in range(1, 101)}
+    assert names.asked == [NAME]
+
+
+async def test_the_look_up_goes_on_when_the_one_who_asked_first_gives_up(names: Names) -> None:
+    names.hanging.add(NAME)
+    it = guard(names)
+    found: list[Sequence[Address]] = []
+
+    async def wait() -> None:
+        found.append(await it.resolve(origin()))
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as first:
+            first.start_soon(it.resolve, origin())
+            await names.until_asked()
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            first.cancel_scope.cancel()
+        assert found == []
+        names.let_go.set()
+    assert found == [[(socket.AF_INET, (PUBLIC, 443))]]
+    assert names.asked == [NAME]
+
+
+async def test_a_resolver_that_does_not_answer_is_this_sides_and_holds_one_thread(
+    names: Names, mock_clock: trio.testing.MockClock
+) -> None:
+    names.hanging.add(NAME)
+    it = guard(names)
+
+    async def wait() -> None:
+        with pytest.raises(NameNotResolved, match="did not answer in time") as failed:
+            await it.resolve(origin())
+        assert failed.value.here
+
+    for _ in range(3):
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(wait)
+            if names.asked == []:
+                await names.until_asked()
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(TIMEOUT)
+    assert names.asked == [NAME]
+    names.let_go.set()
+    assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
+
+
+async def test_an_attempt_with_less_time_learns_what_it_waited_for(
+    names: Names, mock_clock: trio.testing.MockClock
+) -> None:
+    names.hanging.add(NAME)
+    it = guard(names)
+
+    async def wait() -> None:
+        with trio.fail_after(1), pytest.raises(NameNotResolved) as failed:
+            await it.resolve(origin())
+        assert failed.value.here
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await names.until_asked()
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(0.95)
+
+
+async def test_hanging_names_hold_no_more_threads_than_there_are_and_give_them_back(
+    names: Names, mock_clock: trio.testing.MockClock
+) -> None:
+    hanging = [f"hanging-{number}.example.com" for number in range(THREADS)]
+    behind = [f"behind-{number}.example.com" for number in range(5)]
+    names.hanging.update(hanging)
+    it = guard(names)
+    failed: list[str] = []
+
+    async def wait(host: str) -> None:
+        with pytest.raises(NameNotResolved) as failure:
+            await it.resolve(origin(host))
+        assert failure.value.here
+        failed.append(host)
+
+    async with trio.open_nursery() as nursery:
+        for host in hanging:
+            nursery.start_soon(wait, host)
+        await names.until_asked(THREADS)
+        for host in behind:
+            nursery.start_soon(wait, host)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(TIMEOUT)
+    assert sorted(failed) == sorted([*hanging, *behind])
+    assert sorted(names.asked) == sorted(hanging)
+    names.let_go.set()
+    assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
+    assert names.asked[THREADS:] == [NAME], "a look-up that nobody waits for any more is not made"
+
+
+async def test_fewer_hanging_names_hold_up_no_other(names: Names) -> None:
+    hanging = [f"hanging-{number}.example.com" for number in range(THREADS - 1)]
+    names.hanging.update(hanging)
+    it = guard(names)
+    async with trio.open_nursery() as nursery:
+        for host in hanging:
+            nursery.start_soon(it.resolve, origin(host))
+        await names.until_asked(len(hanging))
+        assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
+        names.let_go.set()

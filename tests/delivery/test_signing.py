@@ -1,0 +1,176 @@
+"""Signatures as a receiver verifies them, and secrets that change, vanish or are none."""
+
+import os
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from holdfast.config import Sign
+from holdfast.core.errors import SecretMissing
+from holdfast.delivery.signing import Signer
+
+OLD = "whsec_" + b64encode(b"old " * 8).decode()
+NEW = "whsec_" + b64encode(b"new " * 8).decode()
+SEED = bytes(range(32))
+PRIVATE = "whsk_" + b64encode(SEED).decode()
+ID = b"msg_1"
+BODY = '{"amount": 12, "for": "Ærø"}'.encode()
+
+
+def now() -> int:
+    """The library refuses signatures that are not of today."""
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def of_file(path: Path) -> Signer:
+    return Signer(Sign("standard-webhooks", path, None), {})
+
+
+def of_environment(value: str) -> Signer:
+    return Signer(Sign("standard-webhooks", None, "BILLING"), {"BILLING": value})
+
+
+def signed(signer: Signer, body: bytes = BODY, at: int | None = None) -> dict[str, str]:
+    """The headers as a receiver has them."""
+    lines = signer.headers(ID, now() if at is None else at, body).decode().split("\r\n")
+    pairs = [line.partition(": ") for line in lines if line]
+    return {"webhook-id": ID.decode()} | {name: value for name, _, value in pairs}
+
+
+def verify(secret: str, headers: dict[str, str], body: bytes = BODY) -> None:
+    Webhook(secret).verify(body, headers, json_parse=False)
+
+
+def test_a_receiver_verifies_it() -> None:
+    headers = signed(of_environment(OLD))
+    verify(OLD, headers)
+    with pytest.raises(WebhookVerificationError):
+        verify(NEW, headers)
+    with pytest.raises(WebhookVerificationError):
+        verify(OLD, headers, BODY + b" ")
+    with pytest.raises(WebhookVerificationError):
+        verify(OLD, headers | {"webhook-id": "msg_2"})
+
+
+def test_it_is_byte_for_byte_what_the_library_writes() -> None:
+    moment = datetime.fromtimestamp(1_800_000_000, UTC)
+    assert signed(of_environment(OLD), at=1_800_000_000_999) == {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": "1800000000",
+        "webhook-signature": Webhook(OLD).sign("msg_1", moment, BODY.decode()),
+    }
+
+
+def test_a_body_that_is_no_text_is_signed_too() -> None:
+    assert signed(of_environment(OLD), b"\xff\x00\xfe")["webhook-signature"].startswith("v1,")
+
+
+@pytest.mark.parametrize("spelled", [OLD.removeprefix("whsec_"), OLD.rstrip("="), f"\r\n  {OLD}\t\r\n\n"])
+def test_spellings_of_one_secret(spelled: str) -> None:
+    verify(OLD, signed(of_environment(spelled)))
+
+
+def test_rotation_old_and_new_both_verify(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(f"{OLD}\n{NEW}\n")
+    headers = signed(of_file(secret))
+    assert len(headers["webhook-signature"].split(" ")) == 2
+    verify(OLD, headers)
+    verify(NEW, headers)
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    verify(OLD, signed(signer))
+    secret.write_text(f"{OLD}\n{NEW}")
+    verify(NEW, signed(signer))
+    secret.write_text(NEW)
+    headers = signed(signer)
+    verify(NEW, headers)
+    with pytest.raises(WebhookVerificationError):
+        verify(OLD, headers)
+
+
+def test_a_mounted_secret_that_is_replaced_by_turning_a_link(tmp_path: Path) -> None:
+    for name, secret in (("one", OLD), ("two", NEW)):
+        (tmp_path / name).write_text(secret)
+        os.utime(tmp_path / name, ns=(1, 1))
+    link = tmp_path / "billing"
+    link.symlink_to("one")
+    signer = of_file(link)
+    (tmp_path / "turned").symlink_to("two")
+    (tmp_path / "turned").rename(link)
+    verify(NEW, signed(signer))
+
+
+def test_a_secret_that_vanishes_and_comes_back(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    for broken in (secret.unlink, lambda: secret.write_text(""), lambda: secret.write_text("not base64!")):
+        broken()
+        for _ in range(2):
+            with pytest.raises(SecretMissing):
+                signed(signer)
+    secret.write_text(NEW)
+    verify(NEW, signed(signer))
+
+
+@pytest.mark.parametrize("encoded", [SEED, SEED + bytes(32)])
+def test_ed25519(encoded: bytes) -> None:
+    headers = signed(of_environment("whsk_" + b64encode(encoded).decode()))
+    version, _, signature = headers["webhook-signature"].partition(",")
+    content = b"%b.%b.%b" % (ID, headers["webhook-timestamp"].encode(), BODY)
+    public = Ed25519PrivateKey.from_private_bytes(SEED).public_key()
+    assert version == "v1a"
+    assert len(public.public_bytes(Encoding.Raw, PublicFormat.Raw)) == 32
+    public.verify(b64decode(signature), content)
+    with pytest.raises(InvalidSignature):
+        public.verify(b64decode(signature), content + b" ")
+
+
+def test_a_shared_and_a_private_key_side_by_side() -> None:
+    headers = signed(of_environment(f"{PRIVATE}\n{OLD}"))
+    assert [part[:3] for part in headers["webhook-signature"].split(" ")] == ["v1a", "v1,"]
+    verify(OLD, headers)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no secret"),
+        ("\n \n", "there is no secret"),
+        ("whsec_", "line 1 is an empty secret"),
+        (f"{OLD}\nhunter2!", "line 2 is no secret"),
+        ("whsec_Ærø", "line 1 is no secret"),
+        ("whsk_" + b64encode(bytes(31)).decode(), "line 1 is no ed25519 private key: 31 bytes"),
+    ],
+)
+def test_what_is_no_secret_is_told_without_repeating_it(text: str, problem: str) -> None:
+    with pytest.raises(SecretMissing) as raised:
+        of_environment(text)
+    assert problem in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_sources_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SecretMissing, match="BILLING is not set"):
+        Signer(Sign("standard-webhooks", None, "BILLING"), {})
+    with pytest.raises(SecretMissing, match="can't be read: No such file"):
+        of_file(tmp_path / "nothing")
+    with pytest.raises(SecretMissing, match="can't be read: Is a directory"):
+        of_file(tmp_path)
+
+
+def test_short_keys_are_weak() -> None:
+    assert of_environment("whsec_" + b64encode(bytes(23)).decode()).is_weak
+    assert not of_environment("whsec_" + b64encode(bytes(24)).decode()).is_weak
+    assert not of_environment(PRIVATE).is_weak

@@ -1,0 +1,229 @@
+"""What is for the owner's eyes stays so: modes of files whatever the umask, and secrets wherever something is shown."""
+
+import json
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+import harness
+from gateway.hostile import Caller, raw_receiver, say
+from harness import PATIENCE, PLAIN, Gateway, running, settings, until
+
+TOKEN = "secret-of-the-token-file"
+IN_THE_TARGET = {
+    "path": "secret-of-the-path",
+    "query": "secret-of-the-query",
+}
+IN_THE_HEADERS = {
+    "authorization": "Bearer secret-of-the-authorization",
+    "cookie": "sid=secret-of-the-cookie; theme=dark",
+    "x-api-key": "secret-of-the-api-key",
+    "proxy-authorization": "Bearer secret-of-the-proxy",
+    "x-hub-signature": "sha256=secret-of-the-signature",
+}
+BODY = b'{"card": "secret-of-the-body"}'
+SECRETS = ("path", "query", "authorization", "cookie", "api-key", "proxy", "signature", "body", "token-file")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def holdfast(*arguments: str, store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
+    command = [harness.HOLDFAST, *arguments]
+    environment = settings(store, **keys)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+
+
+@pytest.fixture(params=["000", "077", "022"])
+def umask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of every process that the test starts from here on."""
+    script = tmp_path / "with-umask"
+    script.write_text(f'#!/bin/sh\numask {request.param}\nexec "{harness.HOLDFAST}" "$@"\n')
+    script.chmod(0o700)
+    monkeypatch.setattr(harness, "HOLDFAST", str(script))
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("umask")
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    store = tmp_path / "deep" / "store"
+    dead, whole = tmp_path / "dead.jsonl", tmp_path / "whole.jsonl"
+    for there_before in (dead, whole):
+        there_before.write_text("")
+        there_before.chmod(0o644)
+    store.parent.mkdir()
+    with running(store, retry__max_retries=0) as gateway:
+        id = gateway.post("http://127.0.0.1:9/hook", BODY).json()["id"]
+        until(lambda: gateway.message(id)["state"] == "dead")
+        assert mode(store) == 0o700
+        assert mode(gateway.control) == 0o600
+        assert {path.name: mode(path) for path in store.iterdir()} == {path.name: 0o600 for path in store.iterdir()}
+        holdfast("dead", "export", str(dead), store=store)
+        assert gateway.stop() == 0
+    holdfast("export", str(whole), store=store)
+    for export in (dead, whole):
+        assert mode(export) == 0o600
+        assert "secret-of-the-body" in export.read_text()
+    assert {mode(path) for path in store.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(("holds", "wanted"), [(None, 0o700), ("lost+found", 0o700), ("of-others", 0o755)])
+def test_a_folder_made_for_the_store_is_closed_to_others(tmp_path: Path, holds: str | None, wanted: int) -> None:
+    """Unless there is something else in it: a path given by mistake must not lock others out of it."""
+    store = tmp_path / "store"
+    store.mkdir()
+    if holds:
+        (store / holds).mkdir()
+    store.chmod(0o755)
+    with running(store):
+        assert mode(store) == wanted
+        assert mode(store / "data.mdb") == 0o600
+
+
+# -- showing ----------------------------------------------------------------------------------------------------------
+
+
+def echoing(caller: Caller) -> None:
+    """Refuses with the whole request in the answer, as careless receivers do."""
+    while (request := caller.request())[0]:
+        said = b"refused: " + b"".join(request)
+        caller.say(b"HTTP/1.1 422 No\r\ncontent-length: %d\r\n\r\n" % len(said) + said)
+
+
+@dataclass
+class World:
+    """A gateway whose one message failed, with everything that it said about it while it lived."""
+
+    gateway: Gateway
+    id: str
+    host: str
+    events: str
+
+
+@pytest.fixture(scope="module", params=["host", "url"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Under each kind of circuit key: by URL, the path is in the key."""
+    folder = tmp_path_factory.mktemp("secrecy")
+    (folder / "token").write_text(TOKEN)
+    keys = {"ingest__token_file": folder / "token", "circuit__scope": request.param, "log__level": "debug"}
+    keys |= {"retry__max_retries": 0, "circuit__disable_after": 1}
+    with running(folder / "store", **keys) as gateway, raw_receiver(echoing) as receiver:
+        heard: list[str] = []
+        listening = threading.Thread(target=_listen, args=(gateway, heard), daemon=True)
+        listening.start()
+        until(lambda: heard)
+        target = f"{receiver.url}/hooks/{IN_THE_TARGET['path']}?key={IN_THE_TARGET['query']}"
+        named = {"holdfast-token": TOKEN, **IN_THE_HEADERS}
+        answer = httpx.post(f"http://{gateway.ingest}/{target}", content=BODY, headers=named, **PLAIN)
+        id = answer.json()["id"]
+        until(lambda: gateway.message(id)["state"] == "dead")
+        until(lambda: any('"message_dead"' in line for line in heard))
+        yield World(gateway, id, f"127.0.0.1:{receiver.port}", "\n".join(heard))
+
+
+def _listen(gateway: Gateway, heard: list[str]) -> None:
+    """The live events, from the first of which on the test begins: a refusal of its own."""
+    transport = httpx.HTTPTransport(uds=str(gateway.control), verify=False)
+    with suppress(httpx.HTTPError), httpx.Client(transport=transport, timeout=PATIENCE) as client:
+        with client.stream("GET", "http://holdfast/v1/events") as stream:
+            heard.append("listening")
+            for line in stream.iter_lines():
+                heard.append(line)
+
+
+def leaked(text: str) -> list[str]:
+    return [name for name in SECRETS if f"secret-of-the-{name}" in text]
+
+
+@pytest.mark.parametrize(
+    "path", ["/status", "/circuits", "/messages/{id}", "/metrics", "/", "/page.json", "/healthz", "/readyz"]
+)
+def test_the_status_listener_shows_no_secret(world: World, path: str) -> None:
+    answer = world.gateway.get(path.format(id=world.id))
+    assert answer.status_code == 200
+    assert leaked(answer.text) == []
+
+
+def test_each_circuit_by_its_shown_name_hides_the_path(world: World) -> None:
+    circuits = world.gateway.get("/circuits").json()["circuits"]
+    assert [circuit["state"] for circuit in circuits] == ["disabled"]
+    for circuit in circuits:
+        answer = world.gateway.get(f"/circuits/{quote(circuit['host'], safe='')}")
+        assert answer.status_code == 200
+        assert leaked(answer.text) == []
+
+
+def test_the_log_and_the_live_events_show_no_secret(world: World) -> None:
+    assert "attempt_failed" in world.events and "attempt_failed" in world.gateway.log.read_text()
+    assert "circuit_changed" in world.events
+    assert leaked(world.events) == []
+    assert leaked(world.gateway.log.read_text()) == []
+
+
+def test_an_answer_that_quotes_the_request_is_kept_without_its_secrets(world: World) -> None:
+    (attempt,) = world.gateway.message(world.id)["attempts"]
+    assert attempt["status"] == 422
+    assert attempt["answer"].startswith("refused: POST ")
+    assert "[redacted]" in attempt["answer"]
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/circuits", "/v1/messages/{id}", "/v1/messages?state=dead"])
+def test_the_control_socket_shows_the_target_and_nothing_else(world: World, path: str) -> None:
+    answer = world.gateway.call("GET", path.format(id=world.id))
+    assert answer.status_code == 200
+    assert set(leaked(answer.text)) <= {"path", "query"}
+
+
+def test_the_commands_show_the_target_and_nothing_else(world: World) -> None:
+    store = world.gateway.control.parent
+    for command in (["messages", "show", world.id], ["why", world.id], ["dead", "list"], ["circuits"], ["status"]):
+        done = holdfast(*command, store=store)
+        assert set(leaked(done.stdout + done.stderr)) <= {"path", "query"}, command
+
+
+def test_an_export_carries_what_was_sent_and_never_the_token(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "dead.jsonl"
+    holdfast("dead", "export", str(file), store=world.gateway.control.parent)
+    (line,) = file.read_text().splitlines()
+    assert set(leaked(line)) == set(SECRETS) - {"proxy", "token-file"}
+    assert json.loads(line)["id"] == world.id
+
+
+@pytest.mark.parametrize(
+    ("target", "fields"),
+    [
+        ("/ftp://127.0.0.1/{path}?{query}", []),
+        ("/http://127.0.0.1:0/{path}?{query}", []),
+        ("/http://169.254.169.254/{path}?{query}", []),
+        ("/http://u:{path}@127.0.0.1/{query}", []),
+        ("/nowhere/{path}?{query}", []),
+        ("/to/none/{path}?{query}", []),
+        ("/http://127.0.0.1:9/{path}?{query}", ["Holdfast-Delay: soon"]),
+        ("/http://127.0.0.1:9/{path}?{query}", ["Holdfast-Target: http://127.0.0.1:9/else"]),
+        ("/http://127.0.0.1:9/{path}?{query}", ["Origin: http://evil.test"]),
+        ("/http://127.0.0.1:9/{path}?{query}", ["X : y"]),
+        ("/http://127.0.0.1:9/{path}?{query}", ["Holdfast-Token: wrong"]),
+    ],
+)
+def test_a_refusal_repeats_no_secret(world: World, target: str, fields: list[str]) -> None:
+    """It goes back to the app, whose own log it ends up in."""
+    gateway = world.gateway
+    given = [f"{name}: {value}" for name, value in IN_THE_HEADERS.items()]
+    token = [] if any("Token" in field for field in fields) else [f"Holdfast-Token: {TOKEN}"]
+    lines = [
+        f"POST {target.format(**IN_THE_TARGET)} HTTP/1.1", f"Host: {gateway.ingest}", *token, *given, *fields,
+        "Connection: close", f"Content-Length: {len(BODY)}", "", "",
+    ]  # fmt: skip
+    said = say(gateway.ingest, "\r\n".join(lines).encode() + BODY).decode()
+    assert "application/problem+json" in said
+    assert leaked(said) == []
+    assert leaked(gateway.log.read_text()) == []

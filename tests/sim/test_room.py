@@ -1,0 +1,38 @@
+"""Only waiting and dead messages can fill the store: what was delivered makes room for them, then idempotency keys."""
+
+import trio
+
+from sim.world import HOST, world
+
+SIZE = 200_000
+OTHER = "b.test:80"
+
+
+async def test_delivered_records_and_keys_leave_early_even_in_the_first_minutes(autojump_clock: object) -> None:
+    it = world(store={"host_share": 1.0})
+    it.engine._max_size = SIZE
+    async with it.gateway():
+        for number in range(1_500):
+            await it.accept(key=number.to_bytes(16, "big"))
+            await trio.sleep(0.2)
+            used, _ = it.engine.room()
+            assert used < 0.9 * SIZE
+        assert it.now < 600
+        statistics = await it.ledger.statistics()
+        assert not statistics.full
+        assert len(it.requests) == 1_500
+
+
+async def test_a_store_full_of_what_waits_heals_without_anyone_asking(autojump_clock: object) -> None:
+    it = world(store={"host_share": 1.0}, delivery={"per_host": 1}, circuit={"min_attempts": 100_000})
+    it.engine._max_size = SIZE
+    it.scripts[HOST] = it.scripts[OTHER] = 500
+    async with it.gateway():
+        ids = await it.accept_for([HOST, HOST, OTHER, OTHER], body=bytes(46_000))
+        await trio.sleep(2)
+        assert (await it.ledger.statistics()).full
+        it.scripts[HOST] = it.scripts[OTHER] = 200
+        await it.sleep_to(3_600)
+        statistics = await it.ledger.statistics()
+        assert (statistics.waiting, statistics.dead, statistics.full) == (0, 0, False)
+        assert {request.id for request in it.requests} == set(ids)
