@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -17,16 +18,22 @@ from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.port import Accept, SaveLane
 from holdfast.store.work import StoreRules
 
-BODY = b'{"event": "invoice.paid", "amount": 1200}' * 12
+BODY = (b'{"event": "invoice.paid", "amount": 1200}' * 25)[:1024]
 AT_ONCE = 512
+REASONS = {CircuitState.FROZEN: Reason.OPERATOR, CircuitState.DISABLED: Reason.FAILURE_RATE}
 
 
 def message(id: bytes, host: str, now: int) -> Message:
     return Message(id, host, host, "http", host, b"/hook", "POST", (), BODY, now, now)
 
 
-async def fill(config: Config, count: int, hosts: list[str], *, frozen: bool) -> None:
-    """Accept `count` messages, dealt out to the hosts; frozen ones stay where they are when a gateway starts."""
+def settings(folder: Path) -> Config:
+    """Room for a million messages, all of them for one host if need be."""
+    return build({"store": {"path": str(folder), "max_size": "8GiB", "host_share": 1.0}})
+
+
+async def fill(config: Config, count: int, hosts: Sequence[str], state: CircuitState) -> None:
+    """Accept `count` messages, dealt out to the hosts, whose circuits are in `state`."""
     clock = BootClock()
     engine = LmdbEngine(config.store.path, config.store.max_size)
     rules = StoreRules(
@@ -36,23 +43,33 @@ async def fill(config: Config, count: int, hosts: list[str], *, frozen: bool) ->
     ledger.open()
     async with trio.open_nursery() as nursery:
         await nursery.start(ledger.run)
-        for host in hosts:
-            lane = Lane(host, Host(host, 16, 16))
-            if frozen:
-                lane.circuit.state, lane.circuit.reason = CircuitState.FROZEN, Reason.OPERATOR
-            lane.circuit.since = lane.circuit.enabled_at = clock.now()
-            await ledger.perform(SaveLane(lane))
+        for start in range(0, len(hosts), AT_ONCE):
+            for host in hosts[start : start + AT_ONCE]:
+                ledger.submit(SaveLane(lane(host, state, config, clock.now())))
+            await written(ledger)
         for start in range(0, count, AT_ONCE):
             for number in range(start, min(start + AT_ONCE, count)):
                 now = clock.now()
                 ledger.submit(Accept(message(ledger.mint(now), hosts[number % len(hosts)], now)))
-            while ledger.pending:
-                await trio.sleep(0)
+            await written(ledger)
         nursery.cancel_scope.cancel()
     engine.close()
 
 
+def lane(host: str, state: CircuitState, config: Config, now: int) -> Lane:
+    made = Lane(host, Host(host, 16, 16))
+    circuit = made.circuit
+    circuit.state, circuit.reason = state, REASONS.get(state)
+    circuit.since = circuit.enabled_at = now
+    circuit.next_probe_at = now + config.circuit.probe_every if state is CircuitState.DISABLED else None
+    return made
+
+
+async def written(ledger: Ledger) -> None:
+    while ledger.pending:
+        await trio.sleep(0)
+
+
 if __name__ == "__main__":
     folder, count, hosts = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
-    settings = {"store": {"path": str(folder), "max_size": "8GiB", "host_share": 1.0}}
-    trio.run(lambda: fill(build(settings), count, hosts, frozen=True))
+    trio.run(fill, settings(folder), count, hosts, CircuitState.FROZEN)

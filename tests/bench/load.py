@@ -1,0 +1,94 @@
+"""Load on a system under test: closed with wrk where it is installed, else with own processes; paced with own."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from bench.processes import end, python
+
+OWN_PROCESSES = 2
+CONNECTIONS = 32
+SIZE = 1024
+PACED_CONNECTIONS = 256
+FOR_LONG = 600.0
+WRK = shutil.which("wrk")
+
+
+class Load(NamedTuple):
+    """What the clients saw; seconds."""
+
+    acked: int
+    seconds: float
+    p50: float
+    p99: float
+    failed: int
+
+    @property
+    def rate(self) -> float:
+        return self.acked / self.seconds
+
+
+def closed(url: str, seconds: float, size: int = SIZE, connections: int = CONNECTIONS) -> Load:
+    """Every connection posts as soon as it is answered."""
+    return _wrk(url, seconds, size, connections) if WRK else _own(url, seconds, size, connections)
+
+
+def paced(url: str, rate: float, seconds: float, connections: int = PACED_CONNECTIONS) -> Load:
+    """So many webhooks a second, whether or not the answers keep up."""
+    process = _generator(url, seconds, SIZE, connections, rate)
+    return _merge([process])
+
+
+@contextmanager
+def alongside(url: str, rate: float, connections: int) -> Iterator[None]:
+    """Many connections that are idle most of the time, for as long as the block lasts; each has been heard once."""
+    process = _generator(url, FOR_LONG, SIZE, connections, rate, "--greet")
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        assert process.poll() is None, "the idle connections were closed"
+    finally:
+        end(process)
+
+
+def _wrk(url: str, seconds: float, size: int, connections: int) -> Load:
+    command = [WRK or "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
+    command += ["--latency", "-s", str(Path(__file__).with_name("post.lua")), url]
+    done = subprocess.run(command, env=os.environ | {"BODY": str(size)}, capture_output=True, text=True, check=True)
+    return Load(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _own(url: str, seconds: float, size: int, connections: int) -> Load:
+    shares = [connections // OWN_PROCESSES] * OWN_PROCESSES
+    return _merge([_generator(url, seconds, size, share, 0) for share in shares])
+
+
+def _generator(
+    url: str, seconds: float, size: int, connections: int, rate: float, *more: str
+) -> "subprocess.Popen[str]":
+    parts = urlsplit(url)
+    path = url.partition(parts.netloc)[2]
+    options = {"size": size, "connections": connections, "seconds": seconds, "rate": rate}
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return python("bench.generator", parts.netloc, path, *flags, *more, stdout=subprocess.PIPE)
+
+
+def _merge(processes: Sequence["subprocess.Popen[str]"]) -> Load:
+    told = [json.loads(process.communicate()[0]) for process in processes]
+    latencies = sorted(latency for one in told for latency in one["microseconds"])
+    seconds = max(one["seconds"] for one in told)
+    failed = sum(one["failed"] for one in told)
+    if not latencies:
+        return Load(0, seconds, 0.0, 0.0, failed)
+    return Load(len(latencies), seconds, _quantile(latencies, 0.5), _quantile(latencies, 0.99), failed)
+
+
+def _quantile(ordered: Sequence[int], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] / 1e6

@@ -1,0 +1,126 @@
+"""One session of the benchmarks: the sink, the stores, how long and how often, and what several scenarios share.
+
+What is measured for one scenario and wanted by another is measured once: cached here, by what it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from bench.load import SIZE
+from bench.measuring import Run, pids, saturate, wait_until
+from bench.processes import Memory, cpu_seconds, memory
+from bench.sink import Sink
+from bench.stores import Stores, one_enabled, one_frozen
+from bench.systems import holdfast, yardstick
+
+ENOUGH = 400.0
+"""Seconds after which a drain that goes on is measured by what it did so far."""
+
+
+class Pair(NamedTuple):
+    yardstick: Run
+    holdfast: Run
+
+
+class Drain(NamedTuple):
+    """`cpu` in seconds a message; `memory` as it was at the end."""
+
+    delivered: int
+    seconds: float
+    cpu: float
+    memory: Memory
+
+    @property
+    def rate(self) -> float:
+        return self.delivered / self.seconds
+
+
+@dataclass
+class Session:
+    sink: Sink
+    stores: Stores
+    seconds: float
+    pairs: int
+    backlog: int
+    hosts: int
+    _known: dict[str, Any] = field(default_factory=dict)
+    _failed: dict[str, Exception] = field(default_factory=dict)
+
+    def once(self, name: str, measure: Callable[[], Any]) -> Any:
+        """What failed fails again at once for whoever else wants it."""
+        if name in self._failed:
+            raise self._failed[name]
+        if name not in self._known:
+            try:
+                self._known[name] = measure()
+            except Exception as error:
+                self._failed[name] = error
+                raise
+        return self._known[name]
+
+    def fresh(self, size: int = SIZE) -> list[Pair]:
+        """Both on empty stores, in turn."""
+        return list(self.once(f"fresh {size}", lambda: [self._pair(size) for _ in range(self.pairs)]))
+
+    def fresh_rate(self) -> float:
+        return median(pair.holdfast.rate for pair in self.fresh())
+
+    def yardstick_rate(self) -> float | None:
+        """None unless it was measured in this run."""
+        pairs = self._known.get(f"fresh {SIZE}")
+        return median(pair.yardstick.rate for pair in pairs) if pairs else None
+
+    def _pair(self, size: int) -> Pair:
+        return Pair(self.run_yardstick(size), self.run_holdfast(size))
+
+    def run_yardstick(self, size: int = SIZE) -> Run:
+        store = self.stores.new("yardstick")
+        with yardstick(store, self.sink.host) as system:
+            run = saturate(system, self.sink, self.seconds, size)
+        self.stores.drop(store)
+        return run
+
+    def run_holdfast(self, size: int = SIZE) -> Run:
+        store = self.stores.new("holdfast")
+        with holdfast(store) as system:
+            run = saturate(system, self.sink, self.seconds, size)
+        self.stores.drop(store)
+        return run
+
+    def run_on(self, store: Path) -> Run:
+        """Load to the sink on a store that has something in it, and keeps it."""
+        with holdfast(store) as system:
+            return saturate(system, self.sink, self.seconds)
+
+    def frozen(self, waiting: int) -> Path:
+        """A store with so many waiting for one frozen host."""
+        return self.stores.filled(f"frozen-{waiting}", one_frozen(waiting))
+
+    def drained(self, waiting: int) -> Path:
+        """The store that `drain` empties."""
+        return self.stores.filled(f"enabled-{waiting}", one_enabled(waiting, self.sink.host))
+
+    def drain(self, waiting: int) -> Drain:
+        """From a start with so many waiting for the sink until it has them all."""
+
+        def measure() -> Drain:
+            store, before = self.drained(waiting), self.sink.count()
+            with holdfast(store) as system:
+                return self.draining(pids(system), before, waiting, ENOUGH)
+
+        return Drain(*self.once(f"drain {waiting}", measure))
+
+    def draining(self, processes: list[int], before: int, waiting: int, enough: float) -> Drain:
+        """`before` is what the sink had counted when the gateway was started: it begins before we look."""
+        cpu, began = cpu_seconds(processes), perf_counter()
+        wait_until(
+            lambda: self.sink.count() - before >= waiting or perf_counter() - began > enough,
+            f"{waiting} at the sink",
+            patience=enough + 60,
+        )
+        delivered, seconds = self.sink.count() - before, perf_counter() - began
+        return Drain(delivered, seconds, (cpu_seconds(processes) - cpu) / delivered, memory(processes))

@@ -1,0 +1,116 @@
+"""The benchmarks' own tools tell the truth."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import load
+from bench.costs import Cost, draw
+from bench.figures import Bound, Figure
+from bench.generator import Client, Generator, request
+from bench.report import document, table, verdict
+from bench.scenarios import Scenario
+from bench.sink import NGINX, Sink
+
+STALL = 0.4
+
+
+@pytest.fixture
+def stalling() -> Iterator[tuple[str, int]]:
+    """Answers one connection's requests, the twentieth only after a while."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as requests:
+            answered = 0
+            while requests.readline():
+                while requests.readline() != b"\r\n":
+                    pass
+                requests.read(1)
+                answered += 1
+                if answered == 20:
+                    threading.Event().wait(STALL)
+                connection.sendall(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield listening.getsockname()
+    thread.join()
+    listening.close()
+
+
+def test_a_stall_is_charged_to_everything_that_was_due_meanwhile(stalling: tuple[str, int]) -> None:
+    generator = Generator(stalling, request("gateway", "/", 1), 1)
+    generator.paced(200, 0.6)
+    generator.close()
+    slow = [latency for latency in generator.microseconds if latency > STALL / 4 * 1e6]
+    # 80 were due in the 400 ms; who counts from when it could send sees a single slow one.
+    assert len(generator.microseconds) == 120
+    assert len(slow) >= 40
+
+
+@pytest.mark.parametrize("nginx", [pytest.param(NGINX, id="nginx where it is"), pytest.param(None, id="own")])
+def test_a_sink_counts_webhooks_and_nothing_else(nginx: str | None) -> None:
+    sink = Sink(nginx)
+    try:
+        client = Client(("127.0.0.1", sink.port), request(sink.host, "/hook", 64 << 10))
+        for _ in range(5):
+            client.send(0.0)
+            while not (status := client.receive()):
+                pass
+            assert status == 200
+        client.socket.close()
+        assert [sink.count(), sink.count()] == [5, 5]
+    finally:
+        sink.close()
+
+
+def test_the_own_generator_and_the_own_sink_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "WRK", None)
+    sink = Sink(None)
+    try:
+        told = load.closed(sink.url, 0.3)
+        assert told.acked > 0 and told.failed == 0
+        # What was under way at the end is not counted as acknowledged.
+        assert told.acked <= sink.count() <= told.acked + load.CONNECTIONS
+    finally:
+        sink.close()
+
+
+@pytest.mark.parametrize(
+    ("bound", "met"),
+    [
+        (Bound(at_least=0.5), True),
+        (Bound(at_least=0.51), False),
+        (Bound(at_most=0.5), True),
+        (Bound(at_most=0.49), False),
+        (Bound(at_most=3, of_figure=True), True),
+        (Bound(at_most=2.9, of_figure=True), False),
+        (Bound(), None),
+    ],
+)
+def test_the_median_of_the_ratios_is_what_counts(bound: Bound, met: bool | None) -> None:
+    figure = Figure("ms", [1, 3, 100], [4, 6, 10], "yardstick")
+    scenario = Scenario("it", "what it is", bound, lambda session: figure)
+    assert figure.ratio == 0.5
+    assert verdict(scenario, figure) is met
+    row = json.loads(json.dumps(document([(scenario, figure)], {}, None)))["rows"][0]
+    assert (row["figure"], row["against_figure"], row["ratio"], row["met"]) == (3, 6, 0.5, met)
+    assert "0.25-10.00" in table([(scenario, figure)], None)
+
+
+def test_what_was_not_measured_has_no_verdict_and_says_why() -> None:
+    figure = Figure("msg/s", [], note="there is no such thing here")
+    scenario = Scenario("it", "what it is", Bound(at_least=1), lambda session: figure)
+    assert verdict(scenario, figure) is None
+    assert "there is no such thing here" in table([(scenario, figure)], 1000.0)
+
+
+def test_the_plot_has_a_point_for_each_cost() -> None:
+    drawing = ElementTree.fromstring(draw([Cost(0, 1e-4, None), Cost(1_000, 1.1e-4, 9e-5), Cost(10_000, 1e-4, 8e-5)]))
+    assert len(drawing.findall("{http://www.w3.org/2000/svg}circle")) == 5
