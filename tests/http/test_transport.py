@@ -9,6 +9,7 @@ import trio
 
 from holdfast.http.codec import ResponseParser
 from holdfast.http.connection import Connection, connect
+from holdfast.http.deadlines import Deadlines
 from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeTimeout
 from holdfast.http.transport import Origin, Transport, _Exchange, _talk
 from ports import dead_port, refusing_port
@@ -580,7 +581,7 @@ async def test_a_refusal_sent_before_the_request_is_read(receiver, each_engine, 
     async with receiver() as there:
         there.scripts = [refuse]
         dialled = await connect([(socket.AF_INET, ("127.0.0.1", there.port))], soon(), print)
-        connection = Connection(ORIGIN, dialled)
+        connection = Connection(ORIGIN, dialled, Deadlines())
         await settled()
         await settled()
         parser = ResponseParser(each_engine, max_body=100)

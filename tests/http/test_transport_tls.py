@@ -8,6 +8,7 @@ import trio
 import trustme
 
 from holdfast.http.connection import TlsConnection, connect
+from holdfast.http.deadlines import Deadlines
 from holdfast.http.errors import ExchangeTimeout, TlsError
 from holdfast.http.transport import Origin
 
@@ -221,8 +222,9 @@ async def test_an_answer_can_be_read_after_sending_failed(receiver, server_conte
     async with receiver(server_context) as there:
         there.scripts = [answers_and_resets]
         dialled = await connect([(socket.AF_INET, ("127.0.0.1", there.port))], trio.current_time() + 10, print)
-        connection = TlsConnection(A, dialled, client_context)
+        connection = TlsConnection(A, dialled, Deadlines(), client_context)
         await connection.handshake()
+        await settled()
         await connection.send_some(b"POST")
         await settled()
         with pytest.raises(OSError, match=r"reset|pipe"):

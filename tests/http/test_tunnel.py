@@ -258,7 +258,7 @@ async def test_a_refusal_from_a_proxy_that_read_nothing(each_engine):
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     with pytest.raises(ProxyError) as raised:
         await open_tunnel(dialled, TARGET, None, each_engine)
-    assert (raised.value.status, dialled.socket.fileno()) == (503, -1)
+    assert (raised.value.status, dialled.wire.socket.fileno()) == (503, -1)
 
 
 @pytest.mark.parametrize(

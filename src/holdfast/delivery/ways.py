@@ -58,7 +58,7 @@ class Ways:
         try:
             self._judge_peer(origin, dialled.address)
         except BaseException:
-            dialled.socket.close()
+            dialled.wire.close()
             raise
         return dialled
 

@@ -11,12 +11,13 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import trio
 
+from holdfast.http.deadlines import Deadline, Deadlines
 from holdfast.http.errors import ConnectError, ProxyError, Stage, TlsError
+from holdfast.http.wire import Data, Wire
 
 READ_SIZE = 16384
 TLS_AT_ONCE = 16384
@@ -33,8 +34,7 @@ Trying = Callable[[str, Stage], None]
 """Told which address is tried, and how far that has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where requests go. `host` is an ASCII name or a literal address without brackets.
 
     `zone` keeps connections apart that must never be shared, such as those under another client certificate.
@@ -47,10 +47,9 @@ class Origin:
 
 
 class Dialled(NamedTuple):
-    """A connected socket, as the system sees it and as trio does, and where it leads to as "ip:port"."""
+    """A connection, and where it leads to as "ip:port"."""
 
-    raw: socket.socket
-    socket: trio.socket.SocketType
+    wire: Wire
     address: str
 
 
@@ -59,43 +58,45 @@ Dial = Callable[[Origin, Sequence[Address], float, Trying], Awaitable[Dialled]]
 
 
 class Connection:
-    """A plain connection. `address` is the peer's, as "ip:port"."""
+    """A plain connection. `address` is the peer's, as "ip:port".
 
-    def __init__(self, origin: Origin, dialled: Dialled) -> None:
+    `deadline` is that of the exchange under way: when it passes the connection is closed, and whoever waits on it
+    finds it `expired`. All waits of an exchange are on its connection, so that it needs no cancel scope.
+    """
+
+    def __init__(self, origin: Origin, dialled: Dialled, deadlines: Deadlines) -> None:
         self.origin = origin
         self.address = dialled.address
-        self._raw = dialled.raw
-        self._socket = dialled.socket
+        self.deadline = Deadline(deadlines, self._expire)
+        self.expired = False
+        self._wire = dialled.wire
 
     async def send_some(self, data: bytes) -> int:
         """Sends what can be sent without the peer reading; the number of bytes taken."""
-        return await self._socket.send(data)
+        return await self._wire.send(data)
 
     async def send_all(self, data: memoryview) -> None:
-        while data:
-            data = data[await self._socket.send(data) :]
+        await self._wire.send_all(data)
 
     async def receive(self) -> bytes:
-        return await self._socket.recv(READ_SIZE)
+        return await self._wire.receive(READ_SIZE)
 
     def is_quiet(self) -> bool:
         """Whether an idle connection is as it should be: still there, and nothing to read on it."""
-        try:
-            self._raw.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return self._wire.is_quiet()
 
     def close(self) -> None:
-        self._socket.close()
+        self._wire.close()
+
+    def _expire(self) -> None:
+        self.expired = True
+        self.close()
 
 
 class TlsConnection(Connection):
-    def __init__(self, origin: Origin, dialled: Dialled, context: ssl.SSLContext) -> None:
-        super().__init__(origin, dialled)
-        self._records = _RecordStream(dialled.socket)
+    def __init__(self, origin: Origin, dialled: Dialled, deadlines: Deadlines, context: ssl.SSLContext) -> None:
+        super().__init__(origin, dialled, deadlines)
+        self._records = _RecordStream(dialled.wire)
         try:
             self._stream = trio.SSLStream(self._records, context, server_hostname=origin.host, https_compatible=True)
         except ValueError as error:
@@ -141,15 +142,15 @@ class _RecordStream(trio.abc.Stream):
     is noted and not raised: TLS would give up reading then, and the peer may have said why it closed.
     """
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
-        self._socket = sock
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
         self.held = bytearray()
         self.allowance: float = HANDSHAKE_BYTES
         self.send_error: OSError | None = None
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while (size := self._next_record()) is None:
-            data = await self._socket.recv(READ_SIZE)
+            data = await self._wire.receive(READ_SIZE)
             if not data:
                 size = len(self.held)
                 break
@@ -168,19 +169,18 @@ class _RecordStream(trio.abc.Stream):
         size = 5 + int.from_bytes(self.held[3:5], "big")
         return size if len(self.held) >= max(size, 5) else None
 
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        left = memoryview(data)
-        while left and self.send_error is None:
+    async def send_all(self, data: Data) -> None:
+        if data and self.send_error is None:
             try:
-                left = left[await self._socket.send(left) :]
+                await self._wire.send_all(data)
             except OSError as error:
                 self.send_error = error
 
     async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.wait_writable(self._socket)
+        await trio.lowlevel.wait_writable(self._wire.socket)
 
     async def aclose(self) -> None:
-        self._socket.close()
+        self._wire.close()
         await trio.lowlevel.checkpoint()
 
 
@@ -231,12 +231,12 @@ async def connect_directly(origin: Origin, addresses: Sequence[Address], deadlin
 
 
 async def _connect_one(family: socket.AddressFamily, name: tuple[Any, ...]) -> Dialled:
-    raw = socket.socket(family, socket.SOCK_STREAM)
-    sock = trio.socket.from_stdlib_socket(raw)
+    sock = trio.socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await sock.connect(name)
-        return Dialled(raw, sock, format_address(sock.getpeername()))
+        address = format_address(sock.getpeername())
+        return Dialled(Wire.taken_from(sock), address)
     except BaseException:
         sock.close()
         raise

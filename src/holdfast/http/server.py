@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 import trio
 
 from holdfast.http.codec import Engine, RequestHead, best_engine
+from holdfast.http.deadlines import Deadlines
 from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
 from holdfast.http.message import Request, Response, StreamingResponse, with_connection
 from holdfast.http.problem import Problem, problem_for_status
 from holdfast.http.server_connection import ServerConnection, linger
+from holdfast.http.wire import Wire
 
 __all__ = [
     "LOCAL_LIMITS",
@@ -36,7 +39,7 @@ __all__ = [
 
 Handler = Callable[[Request], Awaitable[Response | StreamingResponse | bytes]]
 Gate = Callable[[RequestHead], None]
-Admission = Callable[[trio.socket.SocketType], str | None]
+Admission = Callable[[socket.socket], str | None]
 
 ACCEPT_PAUSE = 0.1
 ACCEPT_COMPLAINTS_EVERY = 10.0
@@ -106,6 +109,7 @@ class Server:
         self._stop_requested = trio.Event()
         self._live: set[ServerConnection] = set()
         self._being_turned_away = 0
+        self.deadlines = Deadlines()
 
     @property
     def connections(self) -> int:
@@ -160,14 +164,15 @@ class Server:
                         quiet_until = trio.current_time() + ACCEPT_COMPLAINTS_EVERY
                     await trio.sleep(ACCEPT_PAUSE)
                 continue
+            wire = Wire.taken_from(sock)
             if len(self._live) >= self.limits.max_connections:
-                self._turn_away(sock, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
+                self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
                 continue
-            refusal = self._admit(sock) if self._admit is not None else None
+            refusal = self._admit(wire.socket) if self._admit is not None else None
             if refusal is not None:
-                self._turn_away(sock, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
+                self._turn_away(wire, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
                 continue
-            connection = ServerConnection(self, sock, local)
+            connection = ServerConnection(self, wire, local)
             self._live.add(connection)
             nursery.start_soon(self._run, connection)
 
@@ -177,23 +182,21 @@ class Server:
         finally:
             self._live.discard(connection)
 
-    def _turn_away(
-        self, sock: trio.socket.SocketType, nursery: trio.Nursery, status: int, detail: str, answer: bytes
-    ) -> None:
+    def _turn_away(self, wire: Wire, nursery: trio.Nursery, status: int, detail: str, answer: bytes) -> None:
         self.refused(status, detail)
         if self._being_turned_away >= TURN_AWAY_AT_ONCE:
-            sock.close()
+            wire.close()
             return
         self._being_turned_away += 1
-        nursery.start_soon(self._send_away, sock, answer)
+        nursery.start_soon(self._send_away, wire, answer)
 
-    async def _send_away(self, sock: trio.socket.SocketType, answer: bytes) -> None:
+    async def _send_away(self, wire: Wire, answer: bytes) -> None:
         try:
             with suppress(OSError), trio.move_on_after(TURN_AWAY_SECONDS):
-                await sock.send(answer)
-                await linger(sock)
+                await wire.send_all(answer)
+                await linger(wire)
         finally:
-            sock.close()
+            wire.close()
             self._being_turned_away -= 1
 
 

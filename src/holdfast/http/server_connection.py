@@ -3,7 +3,7 @@
     idle ──first byte──> head ──head complete, gate passed──> body ──complete──> handling ──> sending ──> idle
                                                                                     └──> streaming ──> closed
 
-One cancel scope spans the connection, and each phase moves its deadline: `idle_timeout` closes silently, head
+One cancel scope spans the connection, and each phase sets its deadline: `idle_timeout` closes silently, head
 and body too slow are answered with 408, a handler has no deadline here. A handler is never disturbed by its
 client going away, since what it does may already be decided.
 """
@@ -11,7 +11,6 @@ client going away, since what it does may already be decided.
 from __future__ import annotations
 
 import logging
-import math
 from contextlib import aclosing
 from enum import Enum, auto
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_WR, TCP_NODELAY
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from holdfast.http.codec import RequestHead, RequestParser
+from holdfast.http.deadlines import Deadline
 from holdfast.http.errors import ProtocolError
 from holdfast.http.message import (
     LocalAddress,
@@ -30,6 +30,7 @@ from holdfast.http.message import (
     without_body,
 )
 from holdfast.http.problem import Problem, problem_for_status
+from holdfast.http.wire import Wire
 
 if TYPE_CHECKING:
     from holdfast.http.server import Server
@@ -54,10 +55,10 @@ class Phase(Enum):
 
 
 class ServerConnection:
-    def __init__(self, server: Server, sock: trio.socket.SocketType, local: LocalAddress) -> None:
+    def __init__(self, server: Server, wire: Wire, local: LocalAddress) -> None:
         self._server = server
         self._limits = server.limits
-        self._socket = sock
+        self._wire = wire
         self._local = local
         self._parser = RequestParser(
             server.engine,
@@ -66,7 +67,9 @@ class ServerConnection:
             max_body=server.limits.max_body,
         )
         self._phase = Phase.IDLE
-        self._scope = trio.CancelScope(deadline=trio.current_time() + server.limits.idle_timeout)
+        self._scope = trio.CancelScope()
+        self._deadline = Deadline(server.deadlines, self._scope.cancel)
+        self._deadline.set(trio.current_time() + server.limits.idle_timeout)
 
     def close_if_idle(self) -> None:
         """Part of stopping: nothing is lost by closing now, or what is there would never end by itself."""
@@ -76,8 +79,8 @@ class ServerConnection:
     async def run(self) -> None:
         refusal: ProtocolError | None = None
         try:
-            if self._socket.family in (AF_INET, AF_INET6):
-                self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            if self._wire.socket.family in (AF_INET, AF_INET6):
+                self._wire.socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
             with self._scope:
                 try:
                     while await self._serve_one():
@@ -92,7 +95,8 @@ class ServerConnection:
             # The client is gone; there is nobody to tell.
             pass
         finally:
-            self._socket.close()
+            self._deadline.clear()
+            self._wire.close()
 
     async def _serve_one(self) -> bool:
         """One request and its answer; whether the connection can carry another."""
@@ -113,7 +117,7 @@ class ServerConnection:
             self._phase = Phase.IDLE
             return True
         self._enter(Phase.LINGERING, LINGER_SECONDS)
-        await linger(self._socket)
+        await linger(self._wire)
         return False
 
     async def _receive_head(self) -> RequestHead | None:
@@ -131,7 +135,7 @@ class ServerConnection:
             return True
         self._enter(Phase.BODY, self._limits.body_timeout)
         if head.expect_continue and not parser.body_started:
-            await self._send_all(_CONTINUE)
+            await self._wire.send_all(_CONTINUE)
         # Tiny chunks cost time by their number: reading few of them at once lets others have their turn.
         at_once = HEAD_READ if head.chunked else BODY_READ
         while not parser.complete:
@@ -140,7 +144,7 @@ class ServerConnection:
         return True
 
     async def _receive(self, size: int) -> bool:
-        data = await self._socket.recv(size)
+        data = await self._wire.receive(size)
         if data:
             self._parser.feed(data)
         return bool(data)
@@ -148,7 +152,10 @@ class ServerConnection:
     def _enter(self, phase: Phase, seconds: float) -> None:
         if self._phase is not phase:
             self._phase = phase
-            self._scope.deadline = trio.current_time() + seconds
+            self._allow(seconds)
+
+    def _allow(self, seconds: float) -> None:
+        self._deadline.set(trio.current_time() + seconds)
 
     def _ask_gate(self, head: RequestHead) -> Response | None:
         if self._server.gate is None:
@@ -165,7 +172,8 @@ class ServerConnection:
         if self._scope.cancel_called:
             # The deadline passed while the last bytes came in: no handler may start in a cancelled scope.
             await trio.lowlevel.checkpoint()
-        self._enter(Phase.HANDLING, math.inf)
+        self._phase = Phase.HANDLING
+        self._deadline.clear()
         request = Request(head.method, head.target, head.headers, self._parser.body, self._local)
         try:
             return await self._server.handler(request)
@@ -177,24 +185,20 @@ class ServerConnection:
     async def _send(self, data: bytes) -> None:
         # This deadline also serves for the wait for the next request, which saves moving it once more.
         self._enter(Phase.SENDING, self._limits.idle_timeout)
-        await self._send_all(data)
-
-    async def _send_all(self, data: bytes) -> None:
-        sent = await self._socket.send(data)
-        while sent < len(data):
-            sent += await self._socket.send(memoryview(data)[sent:])
+        await self._wire.send_all(data)
 
     async def _stream(self, answer: StreamingResponse, head: RequestHead) -> None:
         """Sends pieces until they end, the client goes away, or the server stops."""
         chunked = head.http_version == "1.1"
         self._enter(Phase.SENDING, self._limits.body_timeout)
         async with aclosing(answer.pieces):
-            await self._send_all(with_connection(answer.encode_head(chunked=chunked), b"close"))
+            await self._wire.send_all(with_connection(answer.encode_head(chunked=chunked), b"close"))
             if head.method == "HEAD":
                 return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_for_end, nursery.cancel_scope)
-                self._enter(Phase.STREAMING, math.inf)
+                self._phase = Phase.STREAMING
+                self._deadline.clear()
                 if self._server.stopping:
                     self._scope.cancel()
                 try:
@@ -209,15 +213,15 @@ class ServerConnection:
     async def _send_pieces(self, answer: StreamingResponse, chunked: bool) -> None:
         async for piece in answer.pieces:
             if piece:
-                self._scope.deadline = trio.current_time() + self._limits.body_timeout
-                await self._send_all(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-                self._scope.deadline = math.inf
+                self._allow(self._limits.body_timeout)
+                await self._wire.send_all(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+                self._deadline.clear()
         if chunked:
-            await self._send_all(b"0\r\n\r\n")
+            await self._wire.send_all(b"0\r\n\r\n")
 
     async def _watch_for_end(self, streaming: trio.CancelScope) -> None:
         try:
-            while await self._socket.recv(HEAD_READ):
+            while await self._wire.receive(HEAD_READ):
                 pass
         except OSError:
             pass
@@ -234,19 +238,19 @@ class ServerConnection:
         self._server.refused(refusal.status, refusal.detail)
         answer = problem_for_status(refusal.status, refusal.detail).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
-            await self._send_all(with_connection(answer, b"close"))
-            await linger(self._socket)
+            await self._wire.send_all(with_connection(answer, b"close"))
+            await linger(self._wire)
 
 
-async def linger(sock: trio.socket.SocketType) -> None:
+async def linger(wire: Wire) -> None:
     """Says that no more will come, and reads on for a while.
 
     Closing with unread bytes resets the connection, and the reset may overtake the answer. The caller sets a
     deadline.
     """
-    sock.shutdown(SHUT_WR)
+    wire.socket.shutdown(SHUT_WR)
     left = LINGER_BYTES
-    while left > 0 and (data := await sock.recv(BODY_READ)):
+    while left > 0 and (data := await wire.receive(BODY_READ)):
         left -= len(data)
 
 

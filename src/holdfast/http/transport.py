@@ -19,6 +19,7 @@ import trio
 
 from holdfast.http.codec import Engine, ResponseParser, best_engine
 from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
+from holdfast.http.deadlines import Deadlines
 from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, ProxyError, Stage
 from holdfast.http.message import Headers
 from holdfast.http.pool import Pool
@@ -120,6 +121,7 @@ class Transport:
         self._idle_timeout = idle_timeout
         self._engine = engine or best_engine()
         self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
+        self._deadlines = Deadlines()
         self._became_idle = trio.Event()
         self._closed = False
         self._generation = 0
@@ -128,12 +130,19 @@ class Transport:
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
         """Sends a request, its head complete with the empty line, and gives the answer. Raises `ExchangeError`."""
         exchange = _Exchange(origin, head + body, self._generation)
-        with trio.CancelScope(deadline=deadline):
-            return await self._exchange(exchange, deadline)
-        answer = exchange.answer()
-        if answer is None:
-            raise exchange.too_late()
-        return answer
+        now = trio.current_time()
+        connection = self._pool.take(origin, now)
+        self._pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
+        if connection is not None:
+            self._reused += 1
+            try:
+                return await self._use(connection, exchange, deadline, reused=True)
+            except ConnectionReset:
+                if exchange.parser is None or exchange.parser.started:
+                    raise
+                self._resent += 1
+        connection = await self._open(exchange, deadline)
+        return await self._use(connection, exchange, deadline, reused=False)
 
     async def run(self) -> None:
         """Closes idle connections when their time is over; meant to run beside the exchanges, until cancelled.
@@ -172,22 +181,12 @@ class Transport:
             resent=self._resent,
         )
 
-    async def _exchange(self, exchange: _Exchange, deadline: float) -> Answer:
-        now = trio.current_time()
-        connection = self._pool.take(exchange.origin, now)
-        self._pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
-        if connection is not None:
-            self._reused += 1
-            try:
-                return await self._use(connection, exchange, reused=True)
-            except ConnectionReset:
-                if exchange.parser is None or exchange.parser.started:
-                    raise
-                self._resent += 1
-        connection = await self._open(exchange, deadline)
-        return await self._use(connection, exchange, reused=False)
-
     async def _open(self, exchange: _Exchange, deadline: float) -> Connection:
+        with trio.CancelScope(deadline=deadline):
+            return await self._open_in_time(exchange, deadline)
+        raise exchange.too_late()
+
+    async def _open_in_time(self, exchange: _Exchange, deadline: float) -> Connection:
         exchange.stage = "resolve"
         addresses = await self._resolve(exchange.origin)
         exchange.stage = "connect"
@@ -195,12 +194,12 @@ class Transport:
         try:
             self._opened += 1
             if exchange.origin.scheme != "https":
-                return Connection(exchange.origin, dialled)
+                return Connection(exchange.origin, dialled, self._deadlines)
             exchange.stage = "tls"
-            tls = TlsConnection(exchange.origin, dialled, self._context_for(exchange.origin))
+            tls = TlsConnection(exchange.origin, dialled, self._deadlines, self._context_for(exchange.origin))
             await tls.handshake()
         except BaseException:
-            dialled.socket.close()
+            dialled.wire.close()
             raise
         return tls
 
@@ -209,7 +208,7 @@ class Transport:
             return self._ssl_context
         return self._ssl_context(origin)
 
-    async def _use(self, connection: Connection, exchange: _Exchange, *, reused: bool) -> Answer:
+    async def _use(self, connection: Connection, exchange: _Exchange, deadline: float, *, reused: bool) -> Answer:
         exchange.address, exchange.reused = connection.address, reused
         exchange.parser = parser = ResponseParser(
             self._engine,
@@ -218,12 +217,18 @@ class Transport:
         )
         self._in_use += 1
         can_be_reused = False
+        connection.deadline.set(deadline)
         try:
             sent_whole = await _talk(connection, parser, exchange)
             is_current = exchange.generation == self._generation and not self._closed
             can_be_reused = sent_whole and parser.reusable and is_current
+        except ExchangeError as error:
+            if connection.expired:
+                raise exchange.too_late() from error
+            raise
         finally:
             self._in_use -= 1
+            connection.deadline.clear()
             if can_be_reused:
                 self._pool.put(connection, trio.current_time())
                 self._became_idle.set()

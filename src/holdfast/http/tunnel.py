@@ -24,7 +24,7 @@ async def open_tunnel(proxy: Dialled, target: str, authorization: bytes | None, 
                 f"the proxy {proxy.address} answered {_named(status)}", target, here=status == 407, status=status
             )
     except BaseException:
-        proxy.socket.close()
+        proxy.wire.close()
         raise
     return proxy._replace(address=target)
 
@@ -41,8 +41,10 @@ async def _ask(proxy: Dialled, target: str, request: bytes, engine: Engine) -> i
     parser = ResponseParser(engine, max_body=0, to_head_request=True)
     detail = "closed the connection before its answer was complete"
     try:
-        await _send(proxy, request)
-        while parser.head is None and (data := await proxy.socket.recv(READ_SIZE)):
+        # A proxy that closed may have said why before.
+        with suppress(OSError):
+            await proxy.wire.send_all(request)
+        while parser.head is None and (data := await proxy.wire.receive(READ_SIZE)):
             parser.feed(data)
     except OSError as error:
         detail = f"gave no answer: {error.strerror or error}"
@@ -55,14 +57,6 @@ async def _ask(proxy: Dialled, target: str, request: bytes, engine: Engine) -> i
         detail = f"something came through the proxy {proxy.address} before anything was sent"
         raise ProxyError(detail, target, here=False, status=status)
     return status
-
-
-async def _send(proxy: Dialled, request: bytes) -> None:
-    left = memoryview(request)
-    # A proxy that closed may have said why before.
-    with suppress(OSError):
-        while left:
-            left = left[await proxy.socket.send(left) :]
 
 
 def _named(status: int) -> str:

@@ -11,8 +11,6 @@ import struct
 from array import array
 from collections.abc import Callable
 
-import trio
-
 _CREDENTIALS = struct.Struct("iII")
 _SO_PEERGROUPS = 59
 """Linux' supplementary groups of a peer; Python has no name for it."""
@@ -28,7 +26,7 @@ class Admission:
         self._refused = refused
         self._users = (0, os.geteuid())
 
-    def __call__(self, sock: trio.socket.SocketType) -> str | None:
+    def __call__(self, sock: socket.socket) -> str | None:
         data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, user, own_group = _CREDENTIALS.unpack(data)
         if user in self._users:
@@ -40,7 +38,7 @@ class Admission:
         return f"user {user} may not use this socket: it is for {allowed}"
 
 
-def _further_groups(sock: trio.socket.SocketType, user: int, own_group: int) -> list[int]:
+def _further_groups(sock: socket.socket, user: int, own_group: int) -> list[int]:
     """Those that the process has; where the kernel can't tell, those that its user has."""
     try:
         return list(array("I", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST)))
