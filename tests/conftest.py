@@ -4,11 +4,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness import Gateway, Receiver, running
 
 MEASURED = "measured"
 
+# How long an example takes is the machine's affair.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("holdfast")
 
 LONGEST = (
     "test_restarts.py",

@@ -230,7 +230,7 @@ async def drive(script: list[Any], folder: Path) -> None:
             await desk.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(groups, max_size=25))
 def test_both_engines_agree_and_no_message_is_lost(script: list[Any]) -> None:
     with TemporaryDirectory() as folder:

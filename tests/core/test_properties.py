@@ -139,4 +139,4 @@ class Gateway(RuleBasedStateMachine):
 
 
 TestGateway = Gateway.TestCase
-TestGateway.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestGateway.settings = settings(max_examples=150, stateful_step_count=60)

@@ -115,7 +115,7 @@ def feeds(data: st.DataObject, raw: bytes) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("kind", [built(REQUEST_LINES), damaged(REQUESTS) | st.binary(max_size=80)], ids=KINDS)
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_requests(read_requests, kind, data):
     raw = data.draw(kind)
@@ -125,7 +125,7 @@ def test_requests(read_requests, kind, data):
 
 
 @pytest.mark.parametrize("kind", [built(STATUS_LINES), damaged(RESPONSES) | st.binary(max_size=80)], ids=KINDS)
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_responses(read_response, kind, data):
     raw = data.draw(kind)
@@ -134,7 +134,7 @@ def test_responses(read_response, kind, data):
     assert readings.count(readings[0]) == len(readings)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(raw=built(REQUEST_LINES))
 def test_a_request_that_is_read_ends_where_its_framing_says(read_requests, raw):
     """As long as bodies have a length: leading blank lines aside, what was read is what the bytes began with."""

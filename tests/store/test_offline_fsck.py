@@ -399,7 +399,7 @@ def test_a_message_that_comes_back_can_be_sent(store: Populated) -> None:
     populate(store.folder, look)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_happened_a_repair_ends_in_a_clean_store(
     original: Populated, tmp_path_factory: TempPathFactory, data: st.DataObject

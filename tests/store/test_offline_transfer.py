@@ -343,7 +343,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_a_line_says_the_store_stays_consistent(
     exported: list[bytes], tmp_path_factory: TempPathFactory, data: st.DataObject
