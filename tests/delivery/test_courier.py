@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from answers import GivenAnswer
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import ErrorKind, Fault, Message
 from holdfast.core.outcome import Outcome
@@ -21,7 +22,7 @@ from holdfast.http.errors import (
     ProxyError,
     TlsError,
 )
-from holdfast.http.transport import Answer, Origin
+from holdfast.http.transport import Origin
 
 NOW = 1_800_000_000_000
 ID = bytes(15) + b"\x07"
@@ -37,14 +38,14 @@ class Wire:
     takes: float = 0
     sent: list[tuple[Origin, bytes, bytes, float]] = field(default_factory=list)
 
-    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
+    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> GivenAnswer:
         self.sent.append((origin, head, body, deadline))
         await trio.sleep(self.takes)
         if isinstance(self.end, Exception):
             raise self.end
-        if isinstance(self.end, Answer):
+        if isinstance(self.end, GivenAnswer):
             return self.end
-        return Answer(self.end, [], b"", ADDRESS, reused=False, complete=True)
+        return GivenAnswer(self.end, [], b"", ADDRESS)
 
 
 def message(**changes: Any) -> Message:
@@ -257,11 +258,11 @@ async def test_every_other_status_is_a_failure_of_the_hosts(status: int) -> None
 
 
 async def test_of_a_failures_answer_the_first_kib_is_kept() -> None:
-    outcome, _ = await carry(Answer(500, [], b"x" * 5_000, ADDRESS, reused=False, complete=False))
+    outcome, _ = await carry(GivenAnswer(500, [], b"x" * 5_000, ADDRESS, complete=False))
     assert outcome.answer == b"x" * 1_024
 
 
 async def test_retry_after_in_seconds_counts_from_the_answer(autojump_clock: object) -> None:
-    answer = Answer(503, [(b"retry-after", b"60")], b"", ADDRESS, reused=False, complete=True)
+    answer = GivenAnswer(503, [(b"retry-after", b"60")], b"", ADDRESS)
     outcome, _ = await carry(answer, takes=7)
     assert outcome.retry_after == NOW + 67_000

@@ -5,14 +5,15 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseHead, ResponseParser, engine
+from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
 from holdfast.http.errors import BadAnswer, ProtocolError
+from holdfast.http.message import Headers
 from holdfast.http.server import Limits, Server, open_tcp_listeners
 from holdfast.http.transport import Origin, Transport
 
@@ -59,6 +60,21 @@ def read_requests() -> Callable[..., list[object]]:
     return read
 
 
+class Head(NamedTuple):
+    """All of an answer's head."""
+
+    status: int
+    http_version: str
+    keep_alive: bool
+    content_length: int | None
+    chunked: bool
+    headers: Headers
+
+
+def head_of(parser: ResponseParser) -> Head | None:
+    return Head(*parser.head, parser.headers) if parser.head is not None else None
+
+
 @pytest.fixture(scope="session")
 def read_response() -> Callable[..., tuple[object, ...]]:
     """What one answer's bytes mean, with or without the end of the connection after them."""
@@ -75,7 +91,7 @@ def read_response() -> Callable[..., tuple[object, ...]]:
         except BadAnswer as error:
             return ("bad", error.detail)
         leftover = parser.leftover if parser.complete else b""
-        return (parser.head, parser.body, parser.complete, parser.broken, leftover, parser.reusable)
+        return (head_of(parser), parser.body, parser.complete, parser.broken, leftover, parser.reusable)
 
     return read
 
@@ -103,7 +119,7 @@ class Client:
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
-    async def answer(self, to_head_request: bool = False) -> tuple[int, ResponseHead, bytes]:
+    async def answer(self, to_head_request: bool = False) -> tuple[int, "Head", bytes]:
         parser = ResponseParser(engine("h11"), max_body=1 << 24, to_head_request=to_head_request)
         if self.held:
             parser.feed(self.held)
@@ -114,10 +130,11 @@ class Client:
                     parser.feed_end()
                     break
                 parser.feed(data)
-        assert parser.head is not None
+        head = head_of(parser)
+        assert head is not None
         assert parser.complete
         self.held = parser.leftover
-        return parser.head.status, parser.head, parser.body
+        return head.status, head, parser.body
 
     async def rest(self) -> bytes:
         """Everything until the server closes."""

@@ -88,6 +88,17 @@ async def test_cleared_ones_are_not_kept(autojump_clock: MockClock) -> None:
     assert len(told.deadlines) <= 2 * len(deadlines) + 2 * SPARE
 
 
+async def test_dropped_ones_are_not_kept(autojump_clock: MockClock) -> None:
+    told = Told()
+    for number in range(10_000):
+        deadline = told.new(number)
+        deadline.set(trio.current_time() + 30)
+        deadline.drop()
+    assert len(told.deadlines) <= 2 * SPARE
+    await trio.sleep(60)
+    assert told.passed == []
+
+
 async def test_by_chance_against_a_plain_table(autojump_clock: MockClock) -> None:
     for seed in range(20):
         chance, told, plain = random.Random(seed), Told(), dict[int, float]()

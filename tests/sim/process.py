@@ -9,12 +9,13 @@ from typing import Any
 
 import trio
 
+from answers import GivenAnswer
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId
 from holdfast.delivery.service import circuit_rules, retry_rules
-from holdfast.http.transport import Answer, Origin
+from holdfast.http.transport import Origin
 from holdfast.ingest import Ingest
 from holdfast.lifecycle import Lifecycle
 from holdfast.operate.actions import Actions
@@ -167,7 +168,7 @@ class WatchedWorld(World):
         self.ingest = self._ingest()
         return {}
 
-    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
+    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> GivenAnswer:
         """What a receiver is asked. Nothing is, once the power is off."""
         id = head.partition(b"webhook-id: ")[2][:36].decode()
         if not self.witness.alive:

@@ -11,12 +11,12 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from answers import GivenAnswer
 from holdfast.config import Config
 from holdfast.core.board import Start
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import MessageId, id_text
 from holdfast.http.errors import ConnectError
-from holdfast.http.transport import Answer
 from sim.model import DELIVERED, DISABLED, DROPPED, ENABLED, FROZEN, MOMENT, CircuitModel, HostModel, MessageModel
 from sim.receivers import HERE_ERRNO
 
@@ -173,7 +173,7 @@ class Witness:
             window, counted = start.lane.circuit.window, circuit.window(now, self.config.circuit)
             running = (window.attempts, window.failures)
             self.check(running == counted, f"window of {message.lane}: {running}, by the history {counted}")
-        if wish is not None and isinstance(end, Answer) and end.status in (429, 503):
+        if wish is not None and isinstance(end, GivenAnswer) and end.status in (429, 503):
             until = min(wish, now + self.config.circuit.probe_every)
             host.hold_until = max(host.hold_until, until)
         if message.waiting:
@@ -277,7 +277,7 @@ class InFlight(dict[MessageId, Start]):
 
 def _meaning(end: Any, now: int) -> tuple[bool, bool, int | None]:
     """Whether it was delivered, whether a failure is this side's, and the moment that the receiver asked for."""
-    if isinstance(end, Answer):
+    if isinstance(end, GivenAnswer):
         value = dict(end.headers).get(b"retry-after")
         return 200 <= end.status <= 299, False, None if value is None else _wish(value.decode(), now)
     here = end is None or isinstance(end, EgressDenied) or (isinstance(end, NameNotResolved) and end.here)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import trio
 import trio.testing
 
+from answers import GivenAnswer
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.circuit import Circuit, CircuitState
@@ -20,7 +21,7 @@ from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.http.errors import ExchangeTimeout
-from holdfast.http.transport import Answer, Origin
+from holdfast.http.transport import Origin
 from holdfast.news import News
 from holdfast.store.ledger import Ledger
 from holdfast.store.memory import MemoryEngine, Session
@@ -80,9 +81,9 @@ def until(moment: float, before: Any, after: Any = 200) -> Script:
     return answer
 
 
-def asks_for(status: int, retry_after: str | float) -> Answer:
+def asks_for(status: int, retry_after: str | float) -> GivenAnswer:
     """An answer with Retry-After: so many seconds, or as it stands."""
-    return Answer(status, [(b"retry-after", str(retry_after).encode())], b"", "192.0.2.1:80", False, True)
+    return GivenAnswer(status, [(b"retry-after", str(retry_after).encode())], b"", "192.0.2.1:80")
 
 
 def date_at(seconds: float) -> str:
@@ -104,7 +105,7 @@ class WatchedEngine(MemoryEngine):
 
 @dataclass
 class World:
-    """`scripts` say how each host answers: a status, an Answer, an exception, or a function of the request."""
+    """`scripts` say how each host answers: a status, an GivenAnswer, an exception, or a function of the request."""
 
     config: Config
     engine: WatchedEngine = field(default_factory=WatchedEngine)
@@ -202,7 +203,7 @@ class World:
 
     # -- the receivers -----------------------------------------------------------------------------------------------
 
-    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
+    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> GivenAnswer:
         host = f"{origin.host}:{origin.port}"
         found = re.search(rb"webhook-id: (\S+)", head)
         assert found is not None
@@ -214,7 +215,7 @@ class World:
         finally:
             self.open[host] -= 1
 
-    async def _answer(self, request: Request, deadline: float) -> Answer:
+    async def _answer(self, request: Request, deadline: float) -> GivenAnswer:
         script = self.scripts.get(request.host, 200)
         answer: Any = None
         with trio.CancelScope(deadline=deadline) as scope:
@@ -225,9 +226,9 @@ class World:
             raise ExchangeTimeout("no answer in time", "192.0.2.1:80")
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, Answer):
+        if isinstance(answer, GivenAnswer):
             return answer
-        return Answer(answer, [], b"", "192.0.2.1:80", reused=False, complete=True)
+        return GivenAnswer(answer, [], b"", "192.0.2.1:80")
 
     # -- what is seen of it ------------------------------------------------------------------------------------------
 

@@ -49,10 +49,14 @@ class Outcome:
         return self.retry_after is not None and self.status in HOST_HOLDING
 
 
+def is_success(status: int) -> bool:
+    return 200 <= status <= 299
+
+
 def of_answer(
     status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, address: str | None, now: int
 ) -> Outcome:
-    if 200 <= status <= 299:
+    if is_success(status):
         return Outcome(status=status, address=address)
     return Outcome(
         status=status,

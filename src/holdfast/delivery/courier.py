@@ -11,7 +11,7 @@ import trio
 
 from holdfast.core.errors import EgressDenied, NameNotResolved, SecretMissing
 from holdfast.core.message import ErrorKind, Message, id_text
-from holdfast.core.outcome import Outcome, of_answer, of_error
+from holdfast.core.outcome import Outcome, is_success, of_answer, of_error
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.delivery.signing import SIGNED_HEADERS, Signer
 from holdfast.delivery.tls import ClientCertificate
@@ -69,6 +69,8 @@ class Courier:
             return of_error(ErrorKind.DNS, str(error), here=error.here)
         except SecretMissing as error:
             return of_error(ErrorKind.SECRET, f"the message could not be signed: {error}")
+        if is_success(answer.status):
+            return of_answer(answer.status, (), b"", answer.address, now)
         ended = now + int((trio.current_time() - began) * 1000)
         return of_answer(answer.status, answer.headers, answer.body, answer.address, ended)
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import NamedTuple, Protocol, cast
 
 from holdfast.http.body import Body, BodyUntilEnd, ChunkedBody, SizedBody
-from holdfast.http.cutter import HeadCutter
+from holdfast.http.cutter import END_OF_HEAD, HeadCutter
 from holdfast.http.errors import BadAnswer, ProtocolError
 from holdfast.http.message import Headers
 from holdfast.http.strict import (
@@ -58,7 +58,6 @@ class RequestHead(NamedTuple):
 
 class ResponseHead(NamedTuple):
     status: int
-    headers: Headers
     http_version: str
     keep_alive: bool
     content_length: int | None
@@ -189,14 +188,25 @@ class ResponseParser:
         self._engine = engine
         self._max_body = max_body
         self._to_head_request = to_head_request
-        self._cutter = HeadCutter(MAX_ANSWER_HEAD, check_response_start)
+        self._cutter: HeadCutter | None = None
         self._informational = 0
         self._body: Body | None = None
+        self._raw = b""
+        self._headers: Headers | None = None
         self.head: ResponseHead | None = None
         self.started = False
         self.complete = False
         self.broken = False
         self.leftover = b""
+
+    @property
+    def headers(self) -> Headers:
+        """Of the final head. Those of a success are read when they are asked for, and a courier never does."""
+        if self._headers is None:
+            headers = self._engine.read_response(self._raw)
+            chunked = self.head is not None and self.head.chunked
+            self._headers = _with_plain_coding(headers) if chunked else headers
+        return self._headers
 
     @property
     def body(self) -> bytes:
@@ -233,6 +243,13 @@ class ResponseParser:
     def _feed_heads(self, data: bytes) -> bytes:
         """Reads heads up to the final one; what follows it is returned."""
         while self.head is None and data:
+            if self._cutter is None:
+                end = data.find(END_OF_HEAD, 0, MAX_ANSWER_HEAD) + 4
+                if end > 3:
+                    self._read_head(data[:end])
+                    data = data[end:]
+                    continue
+                self._cutter = HeadCutter(MAX_ANSWER_HEAD, check_response_start)
             if (cut := self._cutter.cut(data)) is None:
                 return b""
             raw, data = cut
@@ -243,17 +260,17 @@ class ResponseParser:
         status, framing = check_response(raw, MAX_ANSWER_HEADERS)
         if status == 101:
             raise ProtocolError(400, "the answer switches protocols, which was not asked for")
-        headers = self._engine.read_response(raw)
-        if framing.chunked:
-            headers = _with_plain_coding(headers)
         if status < 200:
             self._informational += 1
             if self._informational > MAX_INFORMATIONAL:
                 raise ProtocolError(400, f"more than {MAX_INFORMATIONAL} informational answers")
             return
+        self._raw = raw
         self.head = ResponseHead(
-            status, headers, framing.http_version, framing.keep_alive, framing.content_length, framing.chunked
+            status, framing.http_version, framing.keep_alive, framing.content_length, framing.chunked
         )
+        if status >= 300:
+            _ = self.headers  # what the engine refuses is a bad answer now, and not a surprise to whoever asks later
         if self._to_head_request or status in (204, 304):
             self._body = SizedBody(0, self._max_body)
         elif framing.chunked:

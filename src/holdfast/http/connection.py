@@ -86,6 +86,7 @@ class Connection:
         return self._wire.is_quiet()
 
     def close(self) -> None:
+        self.deadline.drop()
         self._wire.close()
 
     def _expire(self) -> None:

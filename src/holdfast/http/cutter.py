@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.http.errors import ProtocolError
 
-_END_OF_HEAD = b"\r\n\r\n"
+END_OF_HEAD = b"\r\n\r\n"
 
 
 class HeadCutter:
@@ -25,12 +25,12 @@ class HeadCutter:
     def cut(self, data: bytes) -> tuple[bytes, bytes] | None:
         """The head and what follows it, or None until there is a whole head."""
         if not self._buffer:
-            end = data.find(_END_OF_HEAD, 0, self._limit) + 4
+            end = data.find(END_OF_HEAD, 0, self._limit) + 4
             if end > 3:
                 return data[:end], data[end:]
         scanned = len(self._buffer)
         self._buffer += data
-        end = self._buffer.find(_END_OF_HEAD, max(scanned - 3, 0), self._limit) + 4
+        end = self._buffer.find(END_OF_HEAD, max(scanned - 3, 0), self._limit) + 4
         if end > 3:
             collected = bytes(self._buffer)
             self._buffer.clear()

@@ -1,10 +1,10 @@
 """Many deadlines under one timer.
 
-A cancel scope of its own for every exchange costs 17 us, one whose deadline is moved in every phase 10; here a
-deadline is one entry in a heap, and what is over by then is told so. Most are cleared long before they pass: such an
-entry stays where it is until it comes up, or until half of the heap is of its kind.
+A cancel scope of its own for every exchange costs 17 us, one whose deadline is moved in every phase 10. Here setting
+and clearing a deadline is one assignment: most are moved or cleared long before they pass, so what stands in the heap
+is looked at when its time comes, and put back if there is a later one by then.
 
-The timer is a task of trio's own that lives as long as there are deadlines: whoever has nothing to time out sleeps.
+The timer is a task of trio's own that lives as long as there are entries: whoever has nothing to time out sleeps.
 """
 
 from __future__ import annotations
@@ -18,26 +18,53 @@ import trio
 SPARE = 64
 """Entries of no use that are not worth a clean-up."""
 
+NEVER = math.inf
+
 
 class Deadline:
     """Somebody's deadline, which can be set again and again; `passed` is called once for each that passes."""
 
-    __slots__ = ("_deadlines", "entry", "passed")
+    __slots__ = ("_deadlines", "_queued", "entry", "moment", "passed")
 
     def __init__(self, deadlines: Deadlines, passed: Callable[[], None]) -> None:
         self._deadlines = deadlines
+        self._queued = NEVER
         self.passed = passed
+        self.moment = NEVER
         self.entry = 0
-        """The number of its entry in the heap; 0 while it is not set."""
+        """The number of its entry in the heap; 0 while it has none."""
 
     def set(self, moment: float) -> None:
         """In trio's time; it takes the place of the one before."""
-        self.clear()
-        self.entry = self._deadlines.add(self, moment)
+        self.moment = moment
+        if moment < self._queued:
+            self._queue(moment)
 
     def clear(self) -> None:
+        self.moment = NEVER
+
+    def drop(self) -> None:
+        """It is not needed any more."""
+        self.moment = NEVER
+        self._leave()
+
+    def come_up(self, now: float) -> None:
+        """Its entry has come to the front of the heap and is gone from it."""
+        self.entry, self._queued = 0, NEVER
+        if self.moment > now:
+            self.set(self.moment)
+        else:
+            self.moment = NEVER
+            self.passed()
+
+    def _queue(self, moment: float) -> None:
+        self._leave()
+        self._queued = moment
+        self.entry = self._deadlines.add(self, moment)
+
+    def _leave(self) -> None:
         if self.entry:
-            self.entry = 0
+            self.entry, self._queued = 0, NEVER
             self._deadlines.waste()
 
 
@@ -46,7 +73,7 @@ class Deadlines:
         self._heap: list[tuple[float, int, Deadline]] = []
         self._added = 0
         self._wasted = 0
-        self._next = math.inf
+        self._next = NEVER
         self._nap: trio.CancelScope | None = None
 
     def __len__(self) -> int:
@@ -73,23 +100,22 @@ class Deadlines:
 
     async def _watch(self) -> None:
         while self._heap:
-            self._fire(trio.current_time())
-            self._next = self._heap[0][0] if self._heap else math.inf
+            self._look(trio.current_time())
+            self._next = self._heap[0][0] if self._heap else NEVER
             if self._heap:
                 with trio.CancelScope(deadline=self._next) as self._nap:
                     await trio.sleep_forever()
         self._nap = None
 
-    def _fire(self, now: float) -> None:
-        """Everything at the front that is over, or of no use."""
+    def _look(self, now: float) -> None:
+        """At everything in front whose moment has come, or that is of no use."""
         while self._heap:
             moment, number, deadline = self._heap[0]
-            is_set = deadline.entry == number
-            if is_set and moment > now:
+            is_used = deadline.entry == number
+            if is_used and moment > now:
                 return
             heappop(self._heap)
-            if is_set:
-                deadline.entry = 0
-                deadline.passed()
+            if is_used:
+                deadline.come_up(now)
             else:
                 self._wasted -= 1

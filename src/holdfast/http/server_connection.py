@@ -95,7 +95,7 @@ class ServerConnection:
             # The client is gone; there is nobody to tell.
             pass
         finally:
-            self._deadline.clear()
+            self._deadline.drop()
             self._wire.close()
 
     async def _serve_one(self) -> bool:

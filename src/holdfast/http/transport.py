@@ -43,16 +43,30 @@ _TIMED_OUT: dict[Stage, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """`body` is at most `max_answer` bytes; `complete` says whether that was all of it."""
+    """What came of an exchange, as far as it came when that ended."""
 
-    status: int
-    headers: Headers
-    body: bytes
-    address: str
-    reused: bool
-    complete: bool
+    __slots__ = ("_parser", "address", "reused", "status")
+
+    def __init__(self, status: int, parser: ResponseParser, address: str, reused: bool) -> None:
+        self.status = status
+        self.address = address
+        self.reused = reused
+        self._parser = parser
+
+    @property
+    def headers(self) -> Headers:
+        return self._parser.headers
+
+    @property
+    def body(self) -> bytes:
+        """At most `max_answer` bytes."""
+        return self._parser.body
+
+    @property
+    def complete(self) -> bool:
+        """Whether `body` is all of it."""
+        return self._parser.complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +101,7 @@ class _Exchange:
         parser = self.parser
         if parser is None or parser.head is None or self.address is None:
             return None
-        head = parser.head
-        return Answer(head.status, head.headers, parser.body, self.address, self.reused, parser.complete)
+        return Answer(parser.head.status, parser, self.address, self.reused)
 
     def too_late(self) -> ExchangeError:
         if self.stage == "reach_proxy":
@@ -241,14 +254,15 @@ class Transport:
 
 async def _talk(connection: Connection, parser: ResponseParser, exchange: _Exchange) -> bool:
     """Sends the request and reads the answer; whether the request was sent whole."""
+    payload = exchange.payload
     exchange.stage = "send"
     try:
-        sent = await connection.send_some(exchange.payload)
+        sent = await connection.send_some(payload)
     except OSError:
         # The peer closed; it may have said why before.
         await _read_answer(connection, parser)
         return False
-    if sent < len(exchange.payload):
+    if sent < len(payload):
         return await _send_and_listen(connection, parser, exchange, sent)
     exchange.stage = "answer"
     await _read_answer(connection, parser)
@@ -279,11 +293,6 @@ async def _send_and_listen(connection: Connection, parser: ResponseParser, excha
 
 
 async def _read_answer(connection: Connection, parser: ResponseParser) -> None:
-    await _read_head(connection, parser)
-    await _read_body(connection, parser)
-
-
-async def _read_head(connection: Connection, parser: ResponseParser) -> None:
     detail = "the connection was closed"
     try:
         while parser.head is None and (data := await connection.receive()):
@@ -296,6 +305,8 @@ async def _read_head(connection: Connection, parser: ResponseParser) -> None:
     if parser.head is None:
         when = "in the middle of the answer's head" if parser.started else "before any answer"
         raise ConnectionReset(f"{detail}, {when}", connection.address)
+    if not parser.complete:
+        await _read_body(connection, parser)
 
 
 async def _read_body(connection: Connection, parser: ResponseParser) -> None:
