@@ -16,6 +16,7 @@ from contextlib import suppress
 import trio
 
 from holdfast import __version__
+from holdfast.chance import RandomBits
 from holdfast.clock import BootClock
 from holdfast.config import Config, ConfigError
 from holdfast.core.errors import CommitFailed, StoreUnusable
@@ -100,7 +101,7 @@ class Gateway:
         self._clock = BootClock(last_time(engine))
         run = self._clock.now()
         self._tally = Tally()
-        self._ledger = Ledger(engine, _store_rules(config, run), self._clock, secrets.randbits)
+        self._ledger = Ledger(engine, _store_rules(config, run), self._clock, RandomBits())
         self._ledger.open()
         self._ledger.on_group = self._count_group
         self._ledger.on_failed = tell_failure

@@ -141,7 +141,7 @@ async def _unwell(desk: Desk, named: dict[str, Message]) -> None:
     await desk.save(disabled("down:443/x"), frozen("ice:443"))
     named["frozen"] = (await desk.accept_waiting("ice:443"))[0].message
     entry = await desk.accept("ice:443")
-    binary_answer = replace(attempt(), answer=b"\xff\xfe", duration=1_234)
+    binary_answer = attempt()._replace(answer=b"\xff\xfe", duration=1_234)
     await desk.ledger.perform(Fail(entry, binary_answer, retry_at(1, NOW + MINUTE), frozen("ice:443")))
     named["frozen retry"] = entry.message
 

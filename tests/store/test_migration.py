@@ -63,7 +63,7 @@ def test_nothing_is_lost_or_changed(old: Populated, told: list[dict[str, object]
 
 def test_records_of_both_versions_live_side_by_side(old: Populated) -> None:
     async def fill(desk: Desk) -> None:
-        message = replace(desk.message("busy:443", route="billing"), signed=True)
+        message = desk.message("busy:443", route="billing")._replace(signed=True)
         await desk.ledger.perform(Accept(message))
         story = await desk.ledger.story(message.id)
         assert story is not None

@@ -17,6 +17,9 @@ from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Entry, Kind
 
 _KINDS = (Kind.PROBE, Kind.FIRST, Kind.RETRY)
+_FIRST, _RETRY, _PROBE = Kind.FIRST, Kind.RETRY, Kind.PROBE
+_ENABLED, _DISABLED, _FROZEN = CircuitState.ENABLED, CircuitState.DISABLED, CircuitState.FROZEN
+# Names of their own: reaching a member through its enum costs a call.
 _OTHER = {Kind.FIRST: Kind.RETRY, Kind.RETRY: Kind.FIRST}
 
 
@@ -35,6 +38,9 @@ class Side(IntEnum):
     IDLE = 0  # nothing in flight
     BUSY = 1  # something in flight, and it answers
     UNHEARD = 2  # something in flight, and no answer yet
+
+
+_IDLE, _BUSY, _UNHEARD = map(int, Side)
 
 
 class Budget:
@@ -70,8 +76,8 @@ class Ring:
         self._seats: dict[Host, int] = {}
         self._turn = 0
 
-    def set(self, host: Host, present: bool) -> None:
-        mine = side_of(host) if present else None
+    def set(self, host: Host, mine: int | None) -> None:
+        """Put a host on this side, or take it away."""
         before = self._seats.get(host)
         if mine == before:
             return
@@ -103,10 +109,10 @@ class Ring:
             hosts[host] = None
 
 
-def side_of(host: Host) -> Side:
+def side_of(host: Host) -> int:
     if not host.in_flight:
-        return Side.IDLE
-    return Side.BUSY if host.answers else Side.UNHEARD
+        return _IDLE
+    return _BUSY if host.answers else _UNHEARD
 
 
 class Board:
@@ -117,6 +123,7 @@ class Board:
         first, retry = Budget(first_attempts), Budget(retries)
         self.budgets = {Kind.FIRST: first, Kind.RETRY: retry, Kind.PROBE: retry}
         self._rings = {kind: Ring() for kind in _KINDS}
+        self._seating = tuple(self._rings.items())
         self._parked: list[tuple[float, int, Host]] = []
         self._parkings = 0
 
@@ -131,17 +138,11 @@ class Board:
 
     def touch(self, lane: Lane, now: int) -> None:
         """A lane's queue or circuit changed: put it among those that may start, or take it away."""
-        state = lane.circuit.state if lane.hydrated else CircuitState.FROZEN
-        ready = lane.host.ready
-        for kind, wanted in (
-            (Kind.FIRST, state is CircuitState.ENABLED and lane.fresh),
-            (Kind.RETRY, state is CircuitState.ENABLED and lane.due),
-            (Kind.PROBE, state is CircuitState.DISABLED and lane.probe),
-        ):
-            if wanted:
-                ready[kind].setdefault(lane)
-            else:
-                ready[kind].pop(lane, None)
+        state = lane.circuit.state if lane.hydrated else _FROZEN
+        ready, enabled = lane.host.ready, state is _ENABLED
+        _list(ready[_FIRST], lane, enabled and bool(lane.fresh))
+        _list(ready[_RETRY], lane, enabled and bool(lane.due))
+        _list(ready[_PROBE], lane, state is _DISABLED and lane.probe is not None)
         self._seat(lane.host, now)
 
     def pick(self, now: int) -> Start | None:
@@ -200,12 +201,13 @@ class Board:
         return (lane.fresh if kind is Kind.FIRST else lane.due).popleft()
 
     def _seat(self, host: Host, now: int) -> None:
-        quiet_until = host.quiet_until()
+        quiet_until, ready = host.quiet_until(), host.ready
+        side = side_of(host) if quiet_until <= now else None
         wanting = False
-        for kind, ring in self._rings.items():
-            wants = bool(host.ready[kind]) and host.has_room(kind)
+        for kind, ring in self._seating:
+            wants = bool(ready[kind]) and host.has_room(kind)
             wanting = wanting or wants
-            ring.set(host, wants and quiet_until <= now)
+            ring.set(host, side if wants else None)
         if wanting and quiet_until > now and host.parked_until != quiet_until:
             host.parked_until = quiet_until
             self._parkings += 1
@@ -216,6 +218,13 @@ class Board:
             _, _, host = heappop(self._parked)
             host.parked_until = 0.0
             self._seat(host, now)
+
+
+def _list(lanes: dict[Lane, None], lane: Lane, wanted: bool) -> None:
+    if wanted:
+        lanes.setdefault(lane)
+    elif lane in lanes:
+        del lanes[lane]
 
 
 def position(entry: Entry) -> bytes:

@@ -76,7 +76,7 @@ class Host:
         return kind is not Kind.RETRY or self.retries_in_flight < max(1, self.per_host // 2)
 
     def quiet_until(self) -> float:
-        return max(self.hold_until, self.next_slot)
+        return self.hold_until if self.hold_until > self.next_slot else self.next_slot
 
     def started(self, kind: Kind, now: int) -> None:
         self.in_flight += 1

@@ -6,7 +6,6 @@ beside it; so expiring or replaying a million messages rewrites none of them.
 
 import hashlib
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -86,8 +85,7 @@ class Place(NamedTuple):
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One webhook, as it was accepted. Times are milliseconds since 1970; `born` is acceptance plus delay.
 
     `signed` tells that its route signed when it was accepted: it is never sent without a signature.
@@ -124,8 +122,7 @@ class Entry(NamedTuple):
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One try that ended: times in milliseconds, `answer` the first bytes of the receiver's body."""
 
     number: int

@@ -7,9 +7,9 @@ The status line and complete headers decide; the body can't change it.
 import errno
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from holdfast.core.message import ErrorKind, Fault
 
@@ -28,8 +28,7 @@ _SECONDS = re.compile(r"[0-9]+")
 _LONGEST_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One attempt's end. `fault` is None exactly when it was delivered."""
 
     status: int | None = None

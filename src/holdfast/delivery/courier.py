@@ -85,7 +85,7 @@ class Courier:
         parts = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (message.method.encode(), message.path, message.authority.encode())
         ]
-        parts += [b"%b: %b\r\n" % header for header in headers]
+        parts += [name + b": " + value + b"\r\n" for name, value in headers]
         id = given.get(b"webhook-id")
         if id is None:
             id = id_text(message.id).encode()

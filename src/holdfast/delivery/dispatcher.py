@@ -32,6 +32,36 @@ UNWRITTEN = 2_048
 """Operations not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
 
 
+HANDS_KEPT = 64
+"""Tasks that wait for the next attempt; others end with theirs."""
+
+
+class _Hand:
+    """A task that makes attempts: `start` is the next one, and None while there is none."""
+
+    __slots__ = ("_waiting", "start")
+
+    def __init__(self, start: Start) -> None:
+        self.start: Start | None = start
+        self._waiting: trio.lowlevel.Task | None = None
+
+    def take(self, start: Start) -> None:
+        self.start = start
+        if self._waiting is not None:
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
+
+    async def wait(self, free: list["_Hand"]) -> None:
+        """Until there is a next one."""
+
+        def gone(_: object) -> trio.lowlevel.Abort:
+            free.remove(self)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._waiting = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(gone)
+
+
 class Dispatcher:
     """Delivery's one loop. `on_quiet_lane` is asked what else a lane with nothing to send needs before it leaves
     memory.
@@ -49,6 +79,8 @@ class Dispatcher:
         self._reader = LaneReader(store, roster, clock, settling.tally, settling.news)
         self._agenda = AgendaKeeper(store, roster)
         self._called = trio.Event()
+        self._changed: dict[Lane, None] = {}
+        self._free: list[_Hand] = []
         self._rests_until: float = 0
         self._quiet = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -63,7 +95,6 @@ class Dispatcher:
         """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
         self._count(message)
         lane = self._roster.enlist(message.lane, message.host)
-        self._agenda.awake(lane.key)
         if not active:
             self._reader.note_queued(lane, message)
         elif self._has_room(lane):
@@ -71,7 +102,7 @@ class Dispatcher:
             self._roster.hold(lane, message)
         else:
             self._shelve(lane, [message])
-        self.attend(lane)
+        self._changed[lane] = None
 
     def _count(self, message: Message) -> None:
         tally, news = self._settling.tally, self._settling.news
@@ -82,20 +113,33 @@ class Dispatcher:
             news.show("accepted", message=id, host=message.host, target=target, route=message.route)
 
     def committed(self, earliest_wake: int) -> None:
+        """A group is on disk, and everything in it was told: each lane that it changed is looked at once."""
         now = self._clock.now()
+        changed, self._changed = self._changed, {}
+        for lane in changed:
+            self._agenda.awake(lane.key)
+            self._seat(lane, now)
         if self._agenda.hear(earliest_wake, now):
             self._called.set()
         self._pump(now)
+        for lane in changed:
+            self._look_after(lane, now)
         self._tell_quiet()
 
     def attend(self, lane: Lane) -> None:
         """Look at a lane again: start what may start, read what is missing, let go of it when it is quiet."""
         now = self._clock.now()
+        self._seat(lane, now)
+        self._pump(now)
+        self._look_after(lane, now)
+
+    def _seat(self, lane: Lane, now: int) -> None:
         if lane.probe is not None and lane.circuit.state is not CircuitState.DISABLED:
             self._roster.release(lane, lane.probe.message)
             lane.probe = None
         self._board.touch(lane, now)
-        self._pump(now)
+
+    def _look_after(self, lane: Lane, now: int) -> None:
         if lane.loading:
             return
         if lane.wants_entries(now) or lane.wants_probe(now):
@@ -260,7 +304,10 @@ class Dispatcher:
             return
         while self._store.pending < UNWRITTEN and (start := self._board.pick(now)) is not None:
             self.in_flight[start.entry.message.id] = start
-            nursery.start_soon(self._attempt, start)
+            if self._free:
+                self._free.pop().take(start)
+            else:
+                nursery.start_soon(self._work, start)
         if self._pause_ends() < self._rests_until:
             self._called.set()  # a host has to pause that did not when the loop lay down
 
@@ -268,7 +315,20 @@ class Dispatcher:
         moment = self._board.wake_at()
         return NEVER if moment is None else ceil(moment)
 
-    async def _attempt(self, start: Start) -> None:
+    async def _work(self, start: Start) -> None:
+        """One attempt after another: a task for each would cost more than waiting for the next one."""
+        hand = _Hand(start)
+        while hand.start is not None:
+            start, hand.start = hand.start, None
+            outcome, began = await self._attempt(start)
+            is_kept = len(self._free) < HANDS_KEPT
+            if is_kept:
+                self._free.append(hand)
+            self._settle(start, outcome, began)
+            if is_kept and hand.start is None:
+                await hand.wait(self._free)
+
+    async def _attempt(self, start: Start) -> tuple[Outcome, int]:
         began = self._clock.now()
         try:
             outcome = await self._courier.carry(start.entry.message, began)
@@ -281,7 +341,7 @@ class Dispatcher:
             id = id_text(start.entry.message.id)
             self._settling.news.tell(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
             outcome = of_error(ErrorKind.PROTOCOL, f"holdfast failed: {error!r}", here=True)
-        self._settle(start, outcome, began)
+        return outcome, began
 
     def _settle(self, start: Start, outcome: Outcome, began: int) -> None:
         lane, message = start.lane, start.entry.message
@@ -306,8 +366,7 @@ class Dispatcher:
             self._reader.note_due(lane, due)
         if not lane.enabled:
             lane.stale = True  # what may be a probe, and when, only a read can say
-        self._agenda.awake(lane.key)
-        self.attend(lane)
+        self._changed[lane] = None
 
     def _retreat(self, lane: Lane) -> None:
         """Its circuit lets nothing through: what is in memory waits on disk like the rest."""

@@ -6,8 +6,7 @@ Everything is decided here, synchronously, and told to the log; the dispatcher c
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.board import Start
 from holdfast.core.circuit import Change, CircuitRules
@@ -22,8 +21,7 @@ from holdfast.news import News
 from holdfast.store.port import Deliver, Fail, Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What to write, when the message is due again if it is, and the circuit's change of state if there was one."""
 
     operation: Operation

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import trio
 
+from holdfast.chance import RandomBits
 from holdfast.config import Address, Config, build
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
@@ -53,7 +54,7 @@ class Gateway:
         self.clock = clock
         self.tally = Tally()
         self.news = News(clock)
-        self.ledger = Ledger(engine, rules, clock, secrets.randbits)
+        self.ledger = Ledger(engine, rules, clock, RandomBits())
         self._guard = Guard(config.egress)
         self._transport = plain_transport(resolve, max_answer=config.delivery.max_answer, max_idle=per_host)
         self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.tally)

@@ -12,7 +12,6 @@ disk is not told.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from holdfast.store.port import (
 from holdfast.store.records import decode_latest
 from holdfast.store.tables import META_LATEST, Engine, Fault, Table, Transaction
 from holdfast.store.work import Group, StoreRules
-from holdfast.store.writer_thread import Commit, Waiter, WriterThread
+from holdfast.store.writer_thread import Commit, Turn, Waiter, WriterThread
 from holdfast.store.writes import Writer, prepare
 
 GROUP_LIMIT = 512
@@ -196,7 +195,7 @@ class Ledger(Asking):
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         self._tell_faults(self._met)
         for operation, result in zip(operations, results, strict=True):
-            if isinstance(operation, Accept) and isinstance(result, Accepted):
+            if type(result) is Accepted and isinstance(operation, Accept):
                 self.on_accepted(operation.message, result.active)
             if operation.done is not None:
                 operation.done(result)
@@ -212,7 +211,7 @@ class Ledger(Asking):
             if isinstance(operation.done, Waiter):
                 operation.done(self.failed)
 
-    def _commit(self, group: Group, puts_done: threading.Semaphore) -> list[Any] | None:
+    def _commit(self, group: Group, puts_done: Turn) -> list[Any] | None:
         """One group in one transaction, on the calling thread. Without room, everything but the new messages.
 
         None: it is too large for a volume that turned out to be full, and has to come again in smaller ones.
@@ -245,7 +244,7 @@ class Ledger(Asking):
         self._cramped = False
         return None
 
-    def _transact(self, group: Group, refuse: StoreFull | None, puts_done: threading.Semaphore) -> list[Any]:
+    def _transact(self, group: Group, refuse: StoreFull | None, puts_done: Turn) -> list[Any]:
         writing = self._engine.write()
         with writing as transaction:
             results = self._writer.apply(transaction, group, refuse=refuse)
@@ -256,7 +255,7 @@ class Ledger(Asking):
         return results
 
     async def _commit_inline(self, group: Group) -> list[Any] | None:
-        results = self._commit(group, threading.Semaphore(0))
+        results = self._commit(group, Turn())
         await trio.lowlevel.checkpoint()
         return results
 

@@ -1,7 +1,6 @@
 """What is asked of the tables, each inside one short read transaction. Nothing here costs by how much waits."""
 
 from collections.abc import Container, Iterator
-from dataclasses import replace
 from itertools import islice
 
 from holdfast.core.circuit import CircuitState
@@ -76,7 +75,7 @@ def message_of(transaction: Transaction, id: MessageId, *, whole: bool = True) -
         body = b"".join(piece for _, piece in prefixed(transaction, Table.BODIES, id))
         if len(body) != size:
             raise CorruptRecord(f"message {id.hex()}: {len(body)} of {size} bytes of its body are there")
-        message = replace(message, body=body)
+        message = message._replace(body=body)
     return message, size
 
 

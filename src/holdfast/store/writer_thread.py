@@ -31,24 +31,42 @@ class Waiter:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
+class Turn:
+    """Whose turn it is: one thread waits until another lets it go on, which it may do more than once.
+
+    A bare lock: a semaphore of the standard library is made of several, and costs ten times as much.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def release(self) -> None:
+        if self._lock.locked():
+            self._lock.release()
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+
 class WriterThread:
     """The writer's own thread. LMDB wants a transaction to live and end on the thread that began it."""
 
-    def __init__(self, work: Callable[[Group, threading.Semaphore], Results]) -> None:
+    def __init__(self, work: Callable[[Group, Turn], Results]) -> None:
         self._work = work
-        self._groups: SimpleQueue[tuple[Group, threading.Semaphore, Callable[[Any], None]] | None] = SimpleQueue()
+        self._groups: SimpleQueue[tuple[Group, Turn, Callable[[Any], None]] | None] = SimpleQueue()
         threading.Thread(target=self._loop, name="ledger", daemon=True).start()
 
     async def commit(self, group: Group) -> Results:
         task = trio.lowlevel.current_task()
         token = trio.lowlevel.current_trio_token()
-        puts_done = threading.Semaphore(0)
+        puts_done = Turn()
 
         def finish(result: Any) -> None:
             token.run_sync_soon(trio.lowlevel.reschedule, task, result)
 
         self._groups.put((group, puts_done, finish))
-        puts_done.acquire()
+        puts_done.wait()
         # The commit can't be called back: the wait for it has to be outlived by its end.
         result: Results = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return result

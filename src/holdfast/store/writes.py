@@ -6,7 +6,6 @@ trace.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from holdfast.core.errors import CorruptRecord, StoreFull
@@ -194,7 +193,7 @@ def _forget_answer(work: Work, id: MessageId, number: int) -> None:
     if value is None:
         return
     try:
-        lighter = replace(records.decode_attempt(number, value), answer=None)
+        lighter = records.decode_attempt(number, value)._replace(answer=None)
         work.transaction.put(Table.ATTEMPTS, key, records.encode_attempt(lighter))
     except CorruptRecord as error:
         work.transaction.faults.append((Table.ATTEMPTS, key, str(error)))
