@@ -173,9 +173,8 @@ async def test_ids_grow_in_the_order_of_acceptance():
     # At the handler itself, so that all are in one tick of the loop and any pause after minting would shuffle them.
     async with gateway() as running:
         request = Request("POST", f"/{TARGET}".encode(), [], b"", ("127.0.0.1", running.port))
-        async with trio.open_nursery() as apps:
-            for _ in range(24):
-                apps.start_soon(running.ingest, request)
+        for answer in [running.ingest(request) for _ in range(24)]:
+            await answer
     ids = [message.id for message in running.messages]
     assert len(set(ids)) == 24
     assert ids == sorted(ids)

@@ -1,14 +1,18 @@
 """A request as a handler sees it, what a handler may return, and how that becomes bytes.
 
 A handler returns a `Response`; or `bytes`, an answer encoded once with `Response.encode()` and sent as it is;
-or a `StreamingResponse`, whose pieces are sent as they come.
+or a `StreamingResponse`, whose pieces are sent as they come. A handler is a coroutine, or a function that returns a
+`Pending`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
+
+import trio
 
 Headers = list[tuple[bytes, bytes]]
 LocalAddress = tuple[str, int] | str
@@ -50,6 +54,42 @@ class Response:
         # RFC 9110, 8.6: a 204 must not carry content-length.
         length = b"\r\n" if self.status == 204 else b"content-length: %d\r\n\r\n" % len(self.body)
         return _encode_head(self.status, self.headers) + length + self.body
+
+
+class Pending:
+    """An answer that comes later, and that no task has to wait for: it is sent by whoever gives it.
+
+    What is given is an answer, or an exception that says why there is none.
+    """
+
+    __slots__ = ("_given", "_listener")
+
+    def __init__(self) -> None:
+        self._given: Response | bytes | Exception | None = None
+        self._listener: Callable[[Response | bytes | Exception], None] | None = None
+
+    def give(self, given: Response | bytes | Exception) -> None:
+        self._given = given
+        if self._listener is not None:
+            self._listener(given)
+
+    def then(self, listener: Callable[[Response | bytes | Exception], None]) -> None:
+        """Have somebody told, at once if it is there already."""
+        self._listener = listener
+        if self._given is not None:
+            listener(self._given)
+
+    def __await__(self) -> Generator[Any, Any, Response | bytes]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Response | bytes:
+        came = trio.Event()
+        self.then(lambda given: came.set())
+        await came.wait()
+        assert self._given is not None
+        if isinstance(self._given, Exception):
+            raise self._given
+        return self._given
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 Handler = Callable[[Request], Awaitable[Response | StreamingResponse | bytes]]
+"""A `Pending` is awaitable too; where it can the server does not wait for it."""
 Gate = Callable[[RequestHead], None]
 Admission = Callable[[socket.socket], str | None]
 
@@ -109,6 +110,7 @@ class Server:
         self._stop_requested = trio.Event()
         self._live: set[ServerConnection] = set()
         self._being_turned_away = 0
+        self._nursery: trio.Nursery | None = None
         self.deadlines = Deadlines()
 
     @property
@@ -136,6 +138,7 @@ class Server:
         """Runs until `stop()` and the last answer after it, or until cancelled. Closes the listeners."""
         try:
             async with trio.open_nursery() as connections:
+                self._nursery = connections
                 async with trio.open_nursery() as acceptors:
                     for listener in listeners:
                         acceptors.start_soon(self._accept, listener, connections)
@@ -147,6 +150,11 @@ class Server:
                     connection.close_if_idle()
         finally:
             _close(listeners)
+
+    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Have something done beside the connections; only while they are served."""
+        assert self._nursery is not None
+        self._nursery.start_soon(task)
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         local = local_address(listener)

@@ -3,6 +3,10 @@
     idle ──first byte──> head ──head complete, gate passed──> body ──complete──> handling ──> sending ──> idle
                                                                                     └──> streaming ──> closed
 
+An answer that is pending when its handler returns is sent by whoever gives it; the connection meanwhile waits for the
+next request, which takes one turn around the loop less than waiting for the answer first. What comes before it is sent
+waits until it is.
+
 One cancel scope spans the connection, and each phase sets its deadline: `idle_timeout` closes silently, head
 and body too slow are answered with 408, a handler has no deadline here. A handler is never disturbed by its
 client going away, since what it does may already be decided.
@@ -11,8 +15,9 @@ client going away, since what it does may already be decided.
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from enum import Enum, auto
+from functools import partial
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_WR, TCP_NODELAY
 from typing import TYPE_CHECKING
 
@@ -23,6 +28,7 @@ from holdfast.http.deadlines import Deadline
 from holdfast.http.errors import ProtocolError
 from holdfast.http.message import (
     LocalAddress,
+    Pending,
     Request,
     Response,
     StreamingResponse,
@@ -67,6 +73,7 @@ class ServerConnection:
             max_body=server.limits.max_body,
         )
         self._phase = Phase.IDLE
+        self._owed: trio.Event | None = None
         self._scope = trio.CancelScope()
         self._deadline = Deadline(server.deadlines, self._scope.cancel)
         self._deadline.set(trio.current_time() + server.limits.idle_timeout)
@@ -100,6 +107,8 @@ class ServerConnection:
 
     async def _serve_one(self) -> bool:
         """One request and its answer; whether the connection can carry another."""
+        if self._owed is not None and self._parser.started:
+            await self._owed.wait()
         head = await self._receive_head()
         if head is None:
             return False
@@ -108,6 +117,8 @@ class ServerConnection:
             if not await self._receive_body(head):
                 return False
             answer = await self._handle(head)
+        if answer is None:
+            return True
         if isinstance(answer, StreamingResponse):
             await self._stream(answer, head)
             return False
@@ -125,8 +136,13 @@ class ServerConnection:
         while parser.head is None:
             if parser.started:
                 self._enter(Phase.HEAD, self._limits.head_timeout)
-            if not await self._receive(HEAD_READ):
+            data = await self._wire.receive(HEAD_READ)
+            if self._owed is not None:
+                await self._owed.wait()
+            if not data:
                 return None
+            if self._phase is not Phase.LINGERING:
+                parser.feed(data)
         return parser.head
 
     async def _receive_body(self, head: RequestHead) -> bool:
@@ -162,13 +178,12 @@ class ServerConnection:
             return None
         try:
             self._server.gate(head)
-        except Problem as problem:
-            return problem.response()
-        except Exception:
-            return _failed(head)
+        except Exception as error:
+            return _answer_for(error)
         return None
 
-    async def _handle(self, head: RequestHead) -> Response | StreamingResponse | bytes:
+    async def _handle(self, head: RequestHead) -> Response | StreamingResponse | bytes | None:
+        """The answer; None if it is pending, and will be sent when it comes."""
         if self._scope.cancel_called:
             # The deadline passed while the last bytes came in: no handler may start in a cancelled scope.
             await trio.lowlevel.checkpoint()
@@ -176,16 +191,57 @@ class ServerConnection:
         self._deadline.clear()
         request = Request(head.method, head.target, head.headers, self._parser.body, self._local)
         try:
-            return await self._server.handler(request)
-        except Problem as problem:
-            return problem.response()
-        except Exception:
-            return _failed(head)
+            answer = self._server.handler(request)
+            if isinstance(answer, Pending) and head.keep_alive and head.http_version == "1.1":
+                self._owed = trio.Event()
+                answer.then(self._pay)
+                return None
+            return await answer
+        except Exception as error:
+            return _answer_for(error)
 
     async def _send(self, data: bytes) -> None:
         # This deadline also serves for the wait for the next request, which saves moving it once more.
         self._enter(Phase.SENDING, self._limits.idle_timeout)
         await self._wire.send_all(data)
+
+    def _pay(self, given: Response | bytes | Exception) -> None:
+        """A pending answer has come. What can't be sent at once is sent by a task of its own."""
+        if isinstance(given, Exception):
+            given = _answer_for(given)
+        data = given if isinstance(given, bytes) else given.encode()
+        if self._server.stopping:
+            data = with_connection(data, b"close")
+        try:
+            sent = self._wire.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(data)  # the client is gone, which its connection's own task finds out
+        self._enter(Phase.SENDING, self._limits.idle_timeout)
+        if sent == len(data):
+            self._paid()
+        else:
+            self._server.spawn(partial(self._pay_rest, memoryview(data)[sent:]))
+
+    async def _pay_rest(self, rest: memoryview) -> None:
+        try:
+            await self._wire.send_all(rest)
+        except OSError:
+            pass
+        finally:
+            self._paid()
+
+    def _paid(self) -> None:
+        assert self._owed is not None
+        self._owed.set()
+        self._owed = None
+        if self._server.stopping:
+            self._enter(Phase.LINGERING, LINGER_SECONDS)
+            with suppress(OSError):
+                self._wire.socket.shutdown(SHUT_WR)
+        else:
+            self._phase = Phase.IDLE
 
     async def _stream(self, answer: StreamingResponse, head: RequestHead) -> None:
         """Sends pieces until they end, the client goes away, or the server stops."""
@@ -235,6 +291,8 @@ class ServerConnection:
         return None
 
     async def _refuse(self, refusal: ProtocolError) -> None:
+        if self._owed is not None:
+            await self._owed.wait()
         self._server.refused(refusal.status, refusal.detail)
         answer = problem_for_status(refusal.status, refusal.detail).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
@@ -254,10 +312,11 @@ async def linger(wire: Wire) -> None:
         left -= len(data)
 
 
-def _failed(head: RequestHead) -> Response:
-    """Called while the exception is being handled."""
-    # Without the target: the URL of a webhook is often a secret.
-    _logger.exception("answering a %s request failed", head.method)
+def _answer_for(error: Exception) -> Response:
+    if isinstance(error, Problem):
+        return error.response()
+    # Without anything of the request: the URL of a webhook is often a secret.
+    _logger.error("answering a request failed", exc_info=error)
     return problem_for_status(500, "this is a fault of the gateway; its log says more").response()
 
 

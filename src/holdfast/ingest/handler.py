@@ -7,13 +7,13 @@ commit.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from holdfast.config import Address, Config
 from holdfast.core.errors import EgressDenied, StoreError, StoreFull
-from holdfast.core.message import Message
+from holdfast.core.message import Message, MessageId
 from holdfast.http.codec import RequestHead
-from holdfast.http.message import Request
+from holdfast.http.message import Pending, Request
 from holdfast.ingest.answer import fill_answer, prepare_answer
 from holdfast.ingest.delay import parse_delay
 from holdfast.ingest.doorkeeper import Doorkeeper
@@ -30,7 +30,7 @@ from holdfast.ingest.refusals import (
 )
 from holdfast.ingest.sidecar import Sidecar
 from holdfast.ingest.target import lane_of
-from holdfast.store.port import Accept, Accepted, Duplicate, Store
+from holdfast.store.port import Accept, Accepted, Duplicate, Hearing, Store
 
 MAX_DESTINATIONS = 1024
 LONGEST_KEPT_NAME = 1024
@@ -102,17 +102,14 @@ class Ingest:
             self._refused(refused.refusal.slug)
             raise
 
-    async def __call__(self, request: Request) -> bytes:
-        began = self._seconds()
+    def __call__(self, request: Request) -> Pending:
         try:
-            answer = await self._accept(request)
+            return self._submit(request, self._seconds())
         except Refused as refused:
             self._refused(refused.refusal.slug)
             raise
-        self._acknowledged(self._seconds() - began)
-        return answer
 
-    async def _accept(self, request: Request) -> bytes:
+    def _submit(self, request: Request, began: float) -> Pending:
         sifted = sift(request.headers)
         name = (request.target, sifted.target)
         destination = self._destinations.get(name) or self._find_destination(*name)
@@ -122,7 +119,7 @@ class Ingest:
             born += parse_delay(sifted.delay, self._config.ingest.max_delay)
         if sifted.key is not None:
             key = idempotency_key(sifted.key, request.method, destination.url, request.body)
-        # Ids are minted in the order of submission: nothing may come between here and `perform`.
+        # Ids are minted in the order of submission: nothing may come between here and `submit`.
         message = Message(
             self._store.mint(now),
             destination.lane,
@@ -138,15 +135,27 @@ class Ingest:
             destination.route,
             destination.signed,
         )
-        try:
-            result = await self._store.perform(Accept(message, key))
-        except StoreError as error:
-            _refuse_for_store(error)
-        if isinstance(result, Accepted):
-            return fill_answer(destination.answer, message.id)
-        return self._answer_to_known_key(result, destination)
+        promise = _Promise(self, message.id, destination, began)
+        self._store.submit(Accept(message, key, done=promise))
+        return promise.answer
 
-    def _answer_to_known_key(self, result: object, destination: Destination) -> bytes:
+    def keep(self, promise: "_Promise", result: object) -> None:
+        """The store has said what became of a message."""
+        try:
+            if type(result) is Accepted:
+                answer = fill_answer(promise.destination.answer, promise.id)
+            else:
+                answer = self._answer_otherwise(result, promise.destination)
+        except Refused as refused:
+            self._refused(refused.refusal.slug)
+            promise.answer.give(refused)
+            return
+        promise.answer.give(answer)
+        self._acknowledged(self._seconds() - promise.began)
+
+    def _answer_otherwise(self, result: object, destination: Destination) -> bytes:
+        if isinstance(result, StoreError):
+            _refuse_for_store(result)
         if isinstance(result, Duplicate):
             prepared = prepare_answer(self._config.ingest.ack_status, destination.url, duplicate=True)
             return fill_answer(prepared, result.id)
@@ -185,6 +194,22 @@ class Ingest:
         if len(self._destinations) >= MAX_DESTINATIONS:
             self._destinations.clear()
         self._destinations[url, header] = destination
+
+
+class _Promise(Hearing):
+    """What a client is owed for a message that is on its way to the disk."""
+
+    __slots__ = ("_ingest", "answer", "began", "destination", "id")
+
+    def __init__(self, ingest: Ingest, id: MessageId, destination: Destination, began: float) -> None:
+        self._ingest = ingest
+        self.id = id
+        self.destination = destination
+        self.began = began
+        self.answer = Pending()
+
+    def __call__(self, result: Any) -> None:
+        self._ingest.keep(self, result)
 
 
 def _wire_headers(headers: tuple[tuple[str, str], ...]) -> tuple[Pair, ...]:

@@ -25,6 +25,7 @@ from holdfast.store.asking import Asking
 from holdfast.store.port import (
     Accept,
     Accepted,
+    Hearing,
     Operation,
     Shelve,
 )
@@ -105,6 +106,9 @@ class Ledger(Asking):
         return self._writer.room.full or self._cramped
 
     def submit(self, operation: Operation) -> None:
+        if self.failed is not None and isinstance(operation.done, Hearing):
+            operation.done(self.failed)
+            return
         self._pending.append(operation)
         self._wake.set()
 
@@ -208,7 +212,7 @@ class Ledger(Asking):
             self.on_failed(self.failed)
         doomed, self._pending = self._pending, []
         for operation in doomed:
-            if isinstance(operation.done, Waiter):
+            if isinstance(operation.done, Hearing):
                 operation.done(self.failed)
 
     def _commit(self, group: Group, puts_done: Turn) -> list[Any] | None:

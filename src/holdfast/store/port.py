@@ -43,11 +43,20 @@ class Conflict(NamedTuple):
     """The key was used within its time, for another body."""
 
 
+class Hearing:
+    """A `done` that is told of everything: a commit that failed is a result too, a StoreError."""
+
+    __slots__ = ()
+
+    def __call__(self, result: Any) -> None:
+        raise NotImplementedError
+
+
 @dataclass(slots=True)
 class Operation:
     """One change. `done` is called on the loop with the result, in the order of submission, once it is on disk.
 
-    Of a commit that failed only those hear who `await` it: for all others there is nothing to go on from.
+    Of a commit that failed only a `Hearing` is told: for all others there is nothing to go on from.
     """
 
     done: Done | None = field(default=None, kw_only=True)

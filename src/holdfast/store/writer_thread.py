@@ -9,13 +9,14 @@ import outcome
 import trio
 
 from holdfast.core.errors import StoreError
+from holdfast.store.port import Hearing
 from holdfast.store.work import Group
 
 Results = list[Any] | None
 Commit = Callable[[Group], Awaitable[Results]]
 
 
-class Waiter:
+class Waiter(Hearing):
     """The task that awaits an operation, until it is cancelled: made by it, and called with the result or an error."""
 
     def __init__(self) -> None:

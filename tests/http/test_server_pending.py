@@ -1,0 +1,169 @@
+"""Answers that come later, given by somebody else: in order, whole, and whatever the client does meanwhile."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from holdfast.http.message import Pending, Request, Response
+from holdfast.http.problem import problem_for_status
+
+
+class Later:
+    """A handler whose answers are given by the test."""
+
+    def __init__(self) -> None:
+        self.owed: list[tuple[bytes, Pending]] = []
+
+    def __call__(self, request: Request) -> Pending:
+        pending = Pending()
+        self.owed.append((request.target, pending))
+        return pending
+
+    async def until(self, count: int) -> None:
+        with trio.fail_after(10):
+            while len(self.owed) < count:
+                await trio.lowlevel.checkpoint()
+
+    def give(self, number: int, answer: object = None) -> None:
+        target, pending = self.owed[number]
+        pending.give(Response(200, [], target) if answer is None else answer)
+
+
+def get(target: bytes, *headers: bytes) -> bytes:
+    return b"GET %s HTTP/1.1\r\nHost: a\r\n%s\r\n" % (target, b"".join(header + b"\r\n" for header in headers))
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+async def test_one_after_another_on_one_connection(serve, later, each_engine):
+    async with serve(later, engine=each_engine) as running, running.client() as client:
+        for number in range(3):
+            await client.send(get(b"/%d" % number))
+            await later.until(number + 1)
+            later.give(number)
+            assert (await client.answer())[2] == b"/%d" % number
+
+
+async def test_an_answer_that_is_there_at_once(serve):
+    def at_once(request: Request) -> Pending:
+        pending = Pending()
+        pending.give(b"HTTP/1.1 204 No Content\r\n\r\n")
+        return pending
+
+    async with serve(at_once) as running, running.client() as client:
+        for _ in range(3):
+            await client.send(get(b"/"))
+            assert (await client.answer())[0] == 204
+
+
+async def test_the_next_request_waits_for_the_answer_before_it(serve, later):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0") + get(b"/1"))
+        await wait_all_tasks_blocked(0.01)
+        await client.send(get(b"/2"))
+        await wait_all_tasks_blocked(0.01)
+        assert len(later.owed) == 1
+        for number in range(3):
+            await later.until(number + 1)
+            later.give(number)
+            assert (await client.answer())[2] == b"/%d" % number
+
+
+async def test_a_refusal_waits_for_the_answer_before_it(serve, later):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0") + b"GET / HTTP/1.1\nHost: a\n\n")
+        await later.until(1)
+        await wait_all_tasks_blocked(0.01)
+        later.give(0)
+        assert (await client.answer())[::2] == (200, b"/0")
+        assert (await client.answer())[0] == 400
+        assert await client.rest() == b""
+
+
+async def test_half_of_the_next_head_is_not_too_slow_while_the_answer_is_owed(serve, later, autojump_clock):
+    async with serve(later, head_timeout=5) as running, running.client() as client:
+        await client.send(get(b"/0") + get(b"/1")[:10])
+        await later.until(1)
+        await trio.sleep(60)
+        later.give(0)
+        assert (await client.answer())[0] == 200
+        await client.send(get(b"/1")[10:])
+        await later.until(2)
+        later.give(1)
+        assert (await client.answer())[2] == b"/1"
+
+
+async def test_a_client_that_says_no_more_still_gets_its_answer(serve, later):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0"))
+        await client.stream.send_eof()
+        await later.until(1)
+        await wait_all_tasks_blocked(0.01)
+        later.give(0)
+        assert (await client.answer())[2] == b"/0"
+        assert await client.rest() == b""
+
+
+async def test_a_client_that_is_gone_disturbs_nobody(serve, later):
+    async with serve(later) as running:
+        async with running.client() as client:
+            await client.send(get(b"/0"))
+            await later.until(1)
+        later.give(0)
+        with trio.fail_after(5):
+            while running.server.connections:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("header", [b"Connection: close", b"X-A: b"])
+async def test_what_goes_wrong_is_told(serve, later, caplog, header):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0", header))
+        await later.until(1)
+        later.give(0, problem_for_status(507, "no room"))
+        assert (await client.answer())[0] == 507
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/1", header))
+        await later.until(2)
+        later.give(1, RuntimeError("a bug"))
+        assert (await client.answer())[0] == 500
+    assert "a bug" in caplog.text
+
+
+async def test_stopping_sends_what_is_owed_and_closes(serve, later):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0"))
+        await later.until(1)
+        running.server.stop()
+        await wait_all_tasks_blocked(0.01)
+        later.give(0)
+        status, head, body = await client.answer()
+        assert (status, body, dict(head.headers)[b"connection"]) == (200, b"/0", b"close")
+        assert await client.rest() == b""
+
+
+async def test_an_answer_larger_than_the_sockets_take_arrives_whole(serve, later):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0") + get(b"/1"))
+        await later.until(1)
+        body = bytes(range(256)) * (32 << 10)
+        later.give(0, Response(200, [], body))
+        await wait_all_tasks_blocked(0.01)
+        assert len(later.owed) == 1
+        assert (await client.answer())[2] == body
+        await later.until(2)
+        later.give(1)
+        assert (await client.answer())[2] == b"/1"
+
+
+async def test_a_client_that_reads_nothing_is_let_go(serve, later, autojump_clock):
+    async with serve(later, idle_timeout=5) as running, running.client() as client:
+        await client.send(get(b"/0"))
+        await later.until(1)
+        later.give(0, Response(200, [], bytes(32 << 20)))
+        with trio.fail_after(60):
+            while running.server.connections:
+                await trio.sleep(1)
