@@ -261,7 +261,8 @@ class Gateway:
         self._status.hosts = _status_names(config)
         server, ingest = self._servers.get("ingest"), self._ingest()
         if server is not None:
-            server.handler, server.gate, server.limits = ingest, ingest.gate, _ingest_limits(config)
+            server.handler, server.gate = ingest, ingest.gate
+            server.set_limits(_ingest_limits(config))
 
     # -- what is counted -----------------------------------------------------------------------------------------------
 

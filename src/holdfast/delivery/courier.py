@@ -18,6 +18,9 @@ from holdfast.delivery.tls import ClientCertificate
 from holdfast.http.errors import ConnectError, ExchangeError, ProxyError
 from holdfast.http.transport import Answer, Origin
 
+MAX_ORIGINS = 1024
+"""Origins that are kept; there may be ever new ones."""
+
 _ALWAYS_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -52,6 +55,7 @@ class Courier:
         self._timeout = timeout
         self._user_agent = b"user-agent: " + user_agent.encode("latin-1") + b"\r\n"
         self._routes = routes
+        self._origins: dict[tuple[str, str, str], Origin] = {}
 
     async def carry(self, message: Message, now: int) -> Outcome:
         """Make one attempt. `now` is its start, which a Retry-After in seconds counts from."""
@@ -60,7 +64,7 @@ class Courier:
         deadline = began + ((route.timeout if route else None) or self._timeout) / 1000
         try:
             head = self._head(message, route, now)
-            answer = await self._carrier.exchange(_origin(message, route), head, message.body, deadline)
+            answer = await self._carrier.exchange(self._origin(message, route), head, message.body, deadline)
         except ExchangeError as error:
             return _of_exchange_error(error)
         except EgressDenied as error:
@@ -73,6 +77,18 @@ class Courier:
             return of_answer(answer.status, (), b"", answer.address, now)
         ended = now + int((trio.current_time() - began) * 1000)
         return of_answer(answer.status, answer.headers, answer.body, answer.address, ended)
+
+    def _origin(self, message: Message, route: RouteTerms | None) -> Origin:
+        zone = ""
+        if route is not None and route.host == message.host:
+            zone = route.certificate.zone if route.certificate is not None else ROUTE_ZONE
+        key = message.scheme, message.host, zone
+        origin = self._origins.get(key)
+        if origin is None:
+            if len(self._origins) >= MAX_ORIGINS:
+                self._origins.clear()
+            origin = self._origins[key] = _read_origin(*key)
+        return origin
 
     def _head(self, message: Message, route: RouteTerms | None, now: int) -> bytes:
         headers = message.headers
@@ -100,12 +116,9 @@ class Courier:
         return b"".join(parts)
 
 
-def _origin(message: Message, route: RouteTerms | None) -> Origin:
-    host, _, port = message.host.rpartition(":")
-    zone = ""
-    if route is not None and route.host == message.host:
-        zone = route.certificate.zone if route.certificate is not None else ROUTE_ZONE
-    return Origin(message.scheme, host.strip("[]"), int(port), zone)
+def _read_origin(scheme: str, name: str, zone: str) -> Origin:
+    host, _, port = name.rpartition(":")
+    return Origin(scheme, host.strip("[]"), int(port), zone)
 
 
 def _of_exchange_error(error: ExchangeError) -> Outcome:

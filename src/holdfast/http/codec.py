@@ -15,8 +15,10 @@ from typing import NamedTuple, Protocol, cast
 from holdfast.http.body import Body, BodyUntilEnd, ChunkedBody, SizedBody
 from holdfast.http.cutter import END_OF_HEAD, HeadCutter
 from holdfast.http.errors import BadAnswer, ProtocolError
+from holdfast.http.familiar import Familiar
 from holdfast.http.message import Headers
 from holdfast.http.strict import (
+    Framing,
     check_request,
     check_request_start,
     check_response,
@@ -85,8 +87,18 @@ class RequestParser:
     that.
     """
 
-    def __init__(self, engine: Engine, *, max_head: int, max_headers: int, max_body: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_head: int,
+        max_headers: int,
+        max_body: int,
+        familiar: Familiar[RequestHead] | None = None,
+    ) -> None:
+        """`familiar` is for parsers of the same engine and limits."""
         self._engine = engine
+        self._familiar = familiar or Familiar()
         self._max_headers = max_headers
         self._max_body = max_body
         self._cutter = HeadCutter(max_head, check_request_start)
@@ -143,6 +155,13 @@ class RequestParser:
         return data
 
     def _read_head(self, raw: bytes) -> RequestHead:
+        head = self._familiar.find(raw)
+        if head is None:
+            head = self._read_new_head(raw)
+            self._familiar.keep(raw, head)
+        return head
+
+    def _read_new_head(self, raw: bytes) -> RequestHead:
         framing = check_request(raw, self._max_headers, MAX_URL)
         if framing.content_length is not None and framing.content_length > self._max_body:
             raise ProtocolError(413, f"the body is larger than {self._max_body} bytes")
@@ -184,8 +203,16 @@ class ResponseParser:
     read.
     """
 
-    def __init__(self, engine: Engine, *, max_body: int, to_head_request: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_body: int,
+        to_head_request: bool = False,
+        familiar: Familiar[tuple[int, Framing]] | None = None,
+    ) -> None:
         self._engine = engine
+        self._familiar = familiar
         self._max_body = max_body
         self._to_head_request = to_head_request
         self._cutter: HeadCutter | None = None
@@ -257,7 +284,7 @@ class ResponseParser:
         return data
 
     def _read_head(self, raw: bytes) -> None:
-        status, framing = check_response(raw, MAX_ANSWER_HEADERS)
+        status, framing = self._check(raw)
         if status == 101:
             raise ProtocolError(400, "the answer switches protocols, which was not asked for")
         if status < 200:
@@ -271,7 +298,7 @@ class ResponseParser:
         )
         if status >= 300:
             _ = self.headers  # what the engine refuses is a bad answer now, and not a surprise to whoever asks later
-        if self._to_head_request or status in (204, 304):
+        if self._to_head_request or status == 204 or status == 304:
             self._body = SizedBody(0, self._max_body)
         elif framing.chunked:
             self._body = ChunkedBody(self._max_body)
@@ -279,6 +306,15 @@ class ResponseParser:
             self._body = SizedBody(framing.content_length, self._max_body)
         else:
             self._body = BodyUntilEnd(self._max_body)
+
+    def _check(self, raw: bytes) -> tuple[int, Framing]:
+        if self._familiar is None:
+            return check_response(raw, MAX_ANSWER_HEADERS)
+        checked = self._familiar.find(raw)
+        if checked is None:
+            checked = check_response(raw, MAX_ANSWER_HEADERS)
+            self._familiar.keep(raw, checked)
+        return checked
 
     def _feed_body(self, body: Body, data: bytes) -> None:
         if self.complete or self.broken:

@@ -17,6 +17,7 @@ import trio
 
 from holdfast.http.codec import Engine, RequestHead, best_engine
 from holdfast.http.deadlines import Deadlines
+from holdfast.http.familiar import Familiar
 from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
 from holdfast.http.message import Request, Response, StreamingResponse, with_connection
 from holdfast.http.problem import Problem, problem_for_status
@@ -102,7 +103,7 @@ class Server:
         on_refusal: Callable[[int, str], None] | None = None,
     ) -> None:
         self.handler = handler
-        self.limits = limits
+        self.set_limits(limits)
         self._admit = admit
         self.gate = gate
         self.engine = engine or best_engine()
@@ -112,6 +113,11 @@ class Server:
         self._being_turned_away = 0
         self._nursery: trio.Nursery | None = None
         self.deadlines = Deadlines()
+
+    def set_limits(self, limits: Limits) -> None:
+        """For connections from now on."""
+        self.limits = limits
+        self.familiar: Familiar[RequestHead] = Familiar()
 
     @property
     def connections(self) -> int:

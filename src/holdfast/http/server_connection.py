@@ -71,6 +71,7 @@ class ServerConnection:
             max_head=server.limits.max_head,
             max_headers=server.limits.max_headers,
             max_body=server.limits.max_body,
+            familiar=server.familiar,
         )
         self._phase = Phase.IDLE
         self._owed: trio.Event | None = None

@@ -21,8 +21,10 @@ from holdfast.http.codec import Engine, ResponseParser, best_engine
 from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, ProxyError, Stage
+from holdfast.http.familiar import Familiar
 from holdfast.http.message import Headers
 from holdfast.http.pool import Pool
+from holdfast.http.strict import Framing
 
 __all__ = ["Answer", "Origin", "Resolve", "Transport", "TransportStatistics"]
 
@@ -135,6 +137,7 @@ class Transport:
         self._engine = engine or best_engine()
         self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
         self._deadlines = Deadlines()
+        self._familiar: Familiar[tuple[int, Framing]] = Familiar()
         self._became_idle = trio.Event()
         self._closed = False
         self._generation = 0
@@ -227,6 +230,7 @@ class Transport:
             self._engine,
             max_body=self._max_answer,
             to_head_request=exchange.payload.startswith(b"HEAD "),
+            familiar=self._familiar,
         )
         self._in_use += 1
         can_be_reused = False

@@ -160,8 +160,10 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
         if moved is None:
             return
         work.leave(message.id, message.lane, moved)
+        place = moved
     work.erase(message, len(message.body))
-    work.transaction.delete(Table.PLACES, message.id)
+    if place.standing is not Standing.ACTIVE or place.attempts:
+        work.transaction.delete(Table.PLACES, message.id)
     work.transaction.put(Table.DELIVERED, message.id, encoded)
     work.finished.append(message.id)
 

@@ -1,0 +1,53 @@
+"""Heads that are read again give what they gave at first, and what is kept of them is bounded."""
+
+import pytest
+
+from holdfast.http.codec import RequestParser, ResponseParser
+from holdfast.http.errors import ProtocolError
+from holdfast.http.familiar import LONGEST, MOST, Familiar
+
+
+def request(parser: RequestParser, raw: bytes) -> object:
+    parser.feed(raw)
+    read = parser.head, parser.body
+    parser.next_message()
+    return read
+
+
+def test_the_same_head_with_another_body(each_engine):
+    familiar = Familiar()
+    for _ in range(2):
+        parser = RequestParser(each_engine, max_head=9_000, max_headers=9, max_body=99, familiar=familiar)
+        for body in (b"one", b"two"):
+            head, got = request(parser, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nX-Y: z\r\n\r\n" + body)
+            assert (head.method, head.target, head.content_length, got) == ("POST", b"/a", 3, body)
+            assert head.headers == [(b"host", b"a"), (b"content-length", b"3"), (b"x-y", b"z")]
+    assert len(familiar._known) == 1
+
+
+def test_a_refusal_stays_one(each_engine):
+    familiar = Familiar()
+    for _ in range(3):
+        parser = RequestParser(each_engine, max_head=9_000, max_headers=9, max_body=2, familiar=familiar)
+        with pytest.raises(ProtocolError, match="larger than 2"):
+            parser.feed(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+
+
+def test_the_same_answer_to_get_and_to_head(each_engine):
+    familiar, raw = Familiar(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+    for to_head, rest in ((True, b""), (False, b"ok"), (True, b"")):
+        parser = ResponseParser(each_engine, max_body=9, to_head_request=to_head, familiar=familiar)
+        parser.feed(raw + rest)
+        assert (parser.head.status, parser.headers, parser.body) == (200, [(b"content-length", b"2")], rest)
+        assert parser.complete
+        assert parser.reusable
+
+
+def test_what_is_kept_is_bounded():
+    familiar: Familiar[int] = Familiar()
+    for number in range(3 * MOST):
+        familiar.keep(b"%d" % number, number)
+        assert familiar.find(b"%d" % number) == number
+        assert len(familiar._known) <= MOST
+    familiar.keep(b"x" * (LONGEST + 1), 1)
+    assert familiar.find(b"x" * (LONGEST + 1)) is None
