@@ -34,9 +34,12 @@ class Load(NamedTuple):
         return self.acked / self.seconds
 
 
-def closed(url: str, seconds: float, size: int = SIZE, connections: int = CONNECTIONS) -> Load:
-    """Every connection posts as soon as it is answered."""
-    return _wrk(url, seconds, size, connections) if WRK else _own(url, seconds, size, connections)
+def closed(url: str, seconds: float, size: int = SIZE, connections: int = CONNECTIONS, own_heads: bool = False) -> Load:
+    """Every connection posts as soon as it is answered; with `own_heads` no two requests have the same head."""
+    if WRK:
+        return _wrk(url, seconds, size, connections, own_heads)
+    assert not own_heads, "only wrk gives every request a head of its own"
+    return _own(url, seconds, size, connections)
 
 
 def paced(url: str, rate: float, seconds: float, connections: int = PACED_CONNECTIONS) -> Load:
@@ -58,10 +61,11 @@ def alongside(url: str, rate: float, connections: int) -> Iterator[None]:
         end(process)
 
 
-def _wrk(url: str, seconds: float, size: int, connections: int) -> Load:
+def _wrk(url: str, seconds: float, size: int, connections: int, own_heads: bool) -> Load:
     command = [WRK or "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
     command += ["--latency", "-s", str(Path(__file__).with_name("post.lua")), url]
-    done = subprocess.run(command, env=os.environ | {"BODY": str(size)}, capture_output=True, text=True, check=True)
+    settings = {"BODY": str(size), **({"OWN_HEADS": "1"} if own_heads else {})}
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
     return Load(**json.loads(done.stdout.splitlines()[-1]))
 
 

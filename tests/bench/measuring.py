@@ -29,14 +29,21 @@ def pids(system: System) -> list[int]:
     return [pid for process in system.processes for pid in tree(process.pid)]
 
 
-def saturate(system: System, sink: Sink, seconds: float, size: int = SIZE, connections: int = CONNECTIONS) -> Run:
+def saturate(
+    system: System,
+    sink: Sink,
+    seconds: float,
+    size: int = SIZE,
+    connections: int = CONNECTIONS,
+    own_heads: bool = False,
+) -> Run:
     """As much as it takes on so many connections, until the last one that was acknowledged is at the sink."""
     url = system.url(sink.url)
     # Not counted: connections, slow start, caches, and compilers that look first.
     before = sink.count()
-    wait_for_count(sink, before + checked(closed(url, seconds / 2, size, connections)).acked)
+    wait_for_count(sink, before + checked(closed(url, seconds / 2, size, connections, own_heads)).acked)
     groups, delivered, cpu = system.groups(), sink.count(), cpu_seconds(pids(system))
-    load = checked(closed(url, seconds, size, connections))
+    load = checked(closed(url, seconds, size, connections, own_heads))
     answered = perf_counter()
     wait_for_count(sink, delivered + load.acked)
     taken = load.seconds + perf_counter() - answered

@@ -3,6 +3,16 @@ wrk.method = "POST"
 wrk.body = string.rep("x", tonumber(os.getenv("BODY")))
 wrk.headers["content-type"] = "application/json"
 
+-- Every request with a head of its own, as with a trace or an idempotency key in it.
+if os.getenv("OWN_HEADS") then
+  local sent = 0
+  request = function()
+    sent = sent + 1
+    wrk.headers["x-request-id"] = string.format("%016x", sent)
+    return wrk.format()
+  end
+end
+
 function done(summary, latency, requests)
   local errors = summary.errors
   print(string.format('{"acked": %d, "seconds": %.6f, "p50": %.6f, "p99": %.6f, "failed": %d}',

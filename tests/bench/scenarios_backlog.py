@@ -19,6 +19,8 @@ from harness import Received, Receiver
 FEW = 1_000
 CROWD = 100_000
 """Waiting for one host while another one gets a webhook."""
+PER_HOST = 16
+"""As it is by default: what is in flight to the one host is what the other's webhook finds before it."""
 SAMPLES = 20
 PAUSE = 0.05
 MANY_HOSTS_ENOUGH = 60.0
@@ -150,10 +152,10 @@ def fairness(session: Session) -> Figure:
     """From the post of one webhook to its arrival, while another host's backlog is drained as fast as it goes."""
     crowd = min(CROWD, session.backlog)
     store = session.stores.filled("crowd", one_enabled(crowd, session.sink.host))
-    with holdfast(session.stores.filled("empty", [])) as system:
+    with holdfast(session.stores.filled("empty", []), delivery__per_host=PER_HOST) as system:
         alone = _arrivals(system)
     before = session.sink.count()
-    with holdfast(store) as system:
+    with holdfast(store, delivery__per_host=PER_HOST) as system:
         crowded = _arrivals(system, lambda: session.sink.count() - before < crowd)
         left = crowd - (session.sink.count() - before)
         system.gateway.kill()

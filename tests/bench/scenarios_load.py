@@ -10,7 +10,7 @@ from typing import NamedTuple
 import httpx
 
 from bench.figures import Figure, details
-from bench.load import CONNECTIONS, alongside, closed, paced
+from bench.load import CONNECTIONS, WRK, alongside, closed, paced
 from bench.measuring import checked, saturate, wait_until
 from bench.session import Pair, Session
 from bench.systems import Holdfast, System, holdfast, yardstick
@@ -36,6 +36,13 @@ def rates(pairs: Sequence[Pair]) -> Figure:
 
 def end_to_end(session: Session) -> Figure:
     return rates(session.fresh())
+
+
+def own_heads(session: Session) -> Figure:
+    """What is gained by knowing a head again is not gained here."""
+    if WRK is None:
+        return Figure("msg/s", [], note="only wrk gives every request a head of its own")
+    return rates(session.fresh(own_heads=True))
 
 
 def cpu(session: Session) -> Figure:

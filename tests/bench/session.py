@@ -62,9 +62,10 @@ class Session:
                 raise
         return self._known[name]
 
-    def fresh(self, size: int = SIZE) -> list[Pair]:
+    def fresh(self, size: int = SIZE, own_heads: bool = False) -> list[Pair]:
         """Both on empty stores, in turn."""
-        return list(self.once(f"fresh {size}", lambda: [self._pair(size) for _ in range(self.pairs)]))
+        name = f"fresh {size}{' own heads' if own_heads else ''}"
+        return list(self.once(name, lambda: [self._pair(size, own_heads) for _ in range(self.pairs)]))
 
     def fresh_rate(self) -> float:
         return median(pair.holdfast.rate for pair in self.fresh())
@@ -74,20 +75,20 @@ class Session:
         pairs = self._known.get(f"fresh {SIZE}")
         return median(pair.yardstick.rate for pair in pairs) if pairs else None
 
-    def _pair(self, size: int) -> Pair:
-        return Pair(self.run_yardstick(size), self.run_holdfast(size))
+    def _pair(self, size: int, own_heads: bool) -> Pair:
+        return Pair(self.run_yardstick(size, own_heads), self.run_holdfast(size, own_heads))
 
-    def run_yardstick(self, size: int = SIZE) -> Run:
+    def run_yardstick(self, size: int = SIZE, own_heads: bool = False) -> Run:
         store = self.stores.new("yardstick")
         with yardstick(store, self.sink.host) as system:
-            run = saturate(system, self.sink, self.seconds, size)
+            run = saturate(system, self.sink, self.seconds, size, own_heads=own_heads)
         self.stores.drop(store)
         return run
 
-    def run_holdfast(self, size: int = SIZE) -> Run:
+    def run_holdfast(self, size: int = SIZE, own_heads: bool = False) -> Run:
         store = self.stores.new("holdfast")
         with holdfast(store) as system:
-            run = saturate(system, self.sink, self.seconds, size)
+            run = saturate(system, self.sink, self.seconds, size, own_heads=own_heads)
         self.stores.drop(store)
         return run
 

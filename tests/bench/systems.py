@@ -90,8 +90,8 @@ def yardstick(folder: Path, sink: str) -> Iterator[Yardstick]:
 
 
 @contextmanager
-def holdfast(folder: Path) -> Iterator[Holdfast]:
-    gateway = start(folder, **SETTINGS)
+def holdfast(folder: Path, **keys: object) -> Iterator[Holdfast]:
+    gateway = start(folder, **SETTINGS | keys)
     try:
         yield Holdfast(gateway)
     finally:

@@ -21,6 +21,7 @@ import lmdb
 from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreInUse, StoreUnusable
 from holdfast.store.files import open_private, sync_folder
 from holdfast.store.migration import migrate
+from holdfast.store.residence import Residence
 from holdfast.store.tables import DUPLICATES, Fault, Room, Table, Transaction
 
 RESERVE = 64 << 20
@@ -70,13 +71,16 @@ class LmdbEngine:
             except OSError as error:
                 raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
             self._page = self._environment.stat()["psize"]
+            self._residence = Residence(self._file)
             migrate(self)
             self._resources = undo.pop_all()
 
     def read(self) -> "Read":
+        self._residence.count()
         return Read(self._environment, self._tables)
 
     def write(self) -> "Write":
+        self._residence.count()
         return Write(self._environment, self._tables)
 
     def room(self) -> Room:
