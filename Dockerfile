@@ -1,27 +1,35 @@
-# syntax=docker/dockerfile:1
+# Two stages: what builds the wheel and installs it stays in the first. tests/deploy/test_image_steps.py reads this file
+# and carries out the same steps.
 FROM python:3.11.14-slim-bookworm AS build
 WORKDIR /build
 COPY requirements.lock pyproject.toml README.md ./
 COPY src ./src
-# What the gateway needs, at the locked versions, without what only development needs.
-RUN python -m venv /opt/holdfast \
-    && /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock '.[fast,ed25519]' \
-    && /opt/holdfast/bin/pip uninstall --yes pip setuptools
+# The lock pins everything: what builds the wheel, and what the wheel needs. --python: the environment itself gets no pip.
+RUN pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock hatchling \
+    && pip wheel --no-cache-dir --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist . \
+    && python -m venv --without-pip /opt/holdfast \
+    && wheel="$(echo dist/holdfast-*.whl)" \
+    && pip --python /opt/holdfast install --no-cache-dir --disable-pip-version-check --only-binary :all: \
+        --constraint requirements.lock "${wheel}[fast,ed25519]"
 
 FROM python:3.11.14-slim-bookworm
 LABEL org.opencontainers.image.title="holdfast" \
-      org.opencontainers.image.description="A sidecar that delivers outbound webhooks and never loses one silently"
-RUN groupadd --gid 10801 holdfast \
-    && useradd --uid 10801 --gid 10801 --no-create-home --shell /usr/sbin/nologin holdfast \
+      org.opencontainers.image.description="A sidecar that delivers outbound webhooks and never loses one silently" \
+      org.opencontainers.image.version="0.1.0"
+RUN pip uninstall --yes --root-user-action=ignore setuptools wheel pip \
+    && rm -rf /usr/local/lib/python3.11/ensurepip \
+    && groupadd --gid 10801 holdfast \
+    && useradd --uid 10801 --gid 10801 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin holdfast \
     && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast
 COPY --from=build /opt/holdfast /opt/holdfast
+# STATE_DIRECTORY is the default of store.path, so that a config file still has the last word.
 ENV PATH=/opt/holdfast/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
-    HOLDFAST_STORE__PATH=/var/lib/holdfast
+    STATE_DIRECTORY=/var/lib/holdfast
 USER 10801:10801
 VOLUME /var/lib/holdfast
-EXPOSE 8800 8801
+EXPOSE 8800 8802
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=5s --start-period=5s CMD ["holdfast", "health"]
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s --retries=3 CMD ["holdfast", "health"]
 ENTRYPOINT ["holdfast"]
 CMD ["run"]
