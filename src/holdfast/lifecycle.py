@@ -1,5 +1,6 @@
 """The life of the process: starting, ready, draining, and what probes and operators are told of it."""
 
+import os
 import signal
 from collections.abc import Callable
 from enum import StrEnum
@@ -95,4 +96,6 @@ async def first_signal(*, task_status: trio.TaskStatus[trio.Event] = trio.TASK_S
                 # Nothing acknowledged is lost by this: it is on disk, and the next start goes on from there.
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
+                # Still here: the kernel spares the first process of a container its own signals.
+                os._exit(128 + number)
             asked.set()
