@@ -34,6 +34,7 @@ from holdfast.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_
 from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
 from holdfast.log import event, setup
 from holdfast.news import News
+from holdfast.notify import Notifier
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
@@ -132,6 +133,7 @@ class Gateway:
             credentials.route_keys,
         )
         self._lifecycle = Lifecycle(self._ledger, self._tally, run)
+        self._notifier = Notifier(os.environ)
 
     async def run(self) -> int:
         tell_start(self._config, self._credentials, self._clock)
@@ -141,6 +143,7 @@ class Gateway:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
             operators.start_soon(watch_clock, self._clock, tell_jump)
+            operators.start_soon(self._notifier.keep_watch, lambda: self._lifecycle.store_trouble)
             await self._serve_operators(operators, listeners)
             async with trio.open_nursery() as store:
                 await store.start(self._ledger.run)
@@ -233,7 +236,11 @@ class Gateway:
                     self._reload()
 
     def _reload(self) -> dict[str, list[str]]:
-        """Take over the config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
+        with self._notifier.reloading():
+            return self._take_over()
+
+    def _take_over(self) -> dict[str, list[str]]:
+        """The config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
         try:
             wanted = self._load()
             credentials = read_credentials(wanted, os.environ)
@@ -297,6 +304,7 @@ class Gateway:
         self._lifecycle.drain()
         in_flight = self._delivery.dispatcher.attempts_in_flight
         event(_logger, logging.INFO, "draining", in_flight=in_flight, timeout=drain.timeout / 1000)
+        self._notifier.stopping(drain.timeout / 1000)
         with trio.move_on_after(drain.timeout / 1000):
             await trio.sleep(drain.linger / 1000)
             await self._delivery.dispatcher.wait_quiet()
@@ -308,6 +316,7 @@ class Gateway:
         ingest, status = listeners.bound("ingest", wanted.ingest), listeners.bound("status", wanted.status)
         probe = f", probe http://{listeners.bound('probe', wanted.probe)}" if wanted.probe is not None else ""
         event(_logger, logging.INFO, "ready", ingest=str(ingest), status=str(status))
+        self._notifier.ready(f"ingest http://{ingest}, status http://{status}")
         print(  # noqa: T201
             f"holdfast {__version__} ready: ingest http://{ingest}, status http://{status}, "
             f"control {wanted.control}, store {self._config.store.path}{probe}",
