@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test sim lint format bench bench-peers bench-operators bench-replay lock clean
+.PHONY: run test sim lint format tools bench bench-peers bench-operators bench-replay lock clean
 COUNT ?= 1000000
 DEAD ?= 50000
 
@@ -34,6 +34,13 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+tools: $(VENV)/tools/.ready  ## what holds the Dockerfile and deploy/ to their formats; their tests are skipped without
+
+$(VENV)/tools/.ready: requirements-tools.lock $(READY)
+	$(PYTHON) -m venv $(VENV)/tools
+	$(VENV)/tools/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements-tools.lock
+	touch $@
 
 BENCH = PYTHONPATH=tests $(BIN)/python -m
 BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
