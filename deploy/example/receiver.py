@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A receiver to try holdfast with: prints what arrives and answers 200, or what `?status=` asks for.
 
-    python3 deploy/example/receiver.py [PORT]
+python3 deploy/example/receiver.py [PORT [ADDRESS]]
 """
 
 import sys
@@ -28,5 +28,6 @@ class Receiver(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 9000
-    print(f"receiving on http://127.0.0.1:{port}/", flush=True)
-    ThreadingHTTPServer(("127.0.0.1", port), Receiver).serve_forever()
+    address = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
+    print(f"receiving on http://{address}:{port}/", flush=True)
+    ThreadingHTTPServer((address, port), Receiver).serve_forever()

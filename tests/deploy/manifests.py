@@ -1,0 +1,96 @@
+"""The Kubernetes manifests as a cluster would get them: rendered by kustomize, then asked questions."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from deploy.dockerfile import REPOSITORY
+from deploy.tools import run, tool
+from holdfast.config import Config, load
+
+KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
+SIDECARS = ("overlays/ephemeral", "overlays/durable")
+GATEWAY, ORPHAN = "overlays/gateway", "orphan-drain"
+EVERY = (*SIDECARS, GATEWAY, ORPHAN)
+UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
+
+Object = dict[str, Any]
+
+
+@cache
+def rendered(folder: Path) -> str:
+    kustomize = tool("kustomize", "kubectl")
+    done = run(kustomize, "kustomize" if Path(kustomize).name == "kubectl" else "build", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)(Mi|Gi)", text)
+    assert found is not None, text
+    return int(found[1]) * UNITS[found[2]]
+
+
+@dataclass
+class Overlay:
+    objects: list[Object]
+
+    def all(self, kind: str) -> list[Object]:
+        return [each for each in self.objects if each["kind"] == kind]
+
+    def one(self, kind: str) -> Object:
+        (found,) = self.all(kind)
+        return found
+
+    def named(self, kind: str, name: str) -> Object:
+        (found,) = [each for each in self.all(kind) if each["metadata"]["name"] == name]
+        return found
+
+    @property
+    def workload(self) -> Object:
+        (found,) = [each for each in self.objects if "template" in each.get("spec", {})]
+        return found
+
+    @property
+    def pod(self) -> Object:
+        return self.workload["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+
+    @property
+    def containers(self) -> list[Object]:
+        return [*self.pod.get("initContainers", []), *self.pod["containers"]]
+
+    @property
+    def holdfast(self) -> Object:
+        (found,) = [each for each in self.containers if each["name"] == "holdfast"]
+        return found
+
+    @property
+    def toml(self) -> str:
+        """The config in the ConfigMap that is mounted where HOLDFAST_CONFIG points."""
+        (variable,) = self.holdfast["env"]
+        file = PurePosixPath(variable["value"])
+        assert variable["name"] == "HOLDFAST_CONFIG"
+        config = self.named("ConfigMap", self.volume_at(file.parent)["configMap"]["name"])
+        return str(config["data"][file.name])
+
+    def config(self, folder: Path) -> Config:
+        """As `holdfast run` would build it in the container."""
+        file = folder / "holdfast.toml"
+        file.write_text(self.toml)
+        return load(str(file), {}, {})
+
+    def volume_at(self, path: PurePosixPath, container: Object | None = None) -> Object:
+        """The volume that this container has at a path."""
+        mounts = {each["mountPath"]: each["name"] for each in (container or self.holdfast)["volumeMounts"]}
+        name = next(mounts[str(each)] for each in (path, *path.parents) if str(each) in mounts)
+        claims = {each["metadata"]["name"]: each for each in self.workload["spec"].get("volumeClaimTemplates", [])}
+        return {each["name"]: each for each in self.pod["volumes"]}.get(name) or claims[name]
+
+
+def overlay(name: str) -> Overlay:
+    return Overlay([each for each in yaml.safe_load_all(rendered(KUBERNETES / name)) if each])

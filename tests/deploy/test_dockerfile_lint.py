@@ -1,0 +1,9 @@
+"""hadolint has nothing to say about the Dockerfile."""
+
+from deploy.dockerfile import DOCKERFILE
+from deploy.tools import run, tool
+
+
+def test_hadolint_is_content() -> None:
+    done = run(tool("hadolint"), "--no-color", DOCKERFILE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,225 @@
+"""The manifests: accepted by Kubernetes' own schemas, and true to the config, the image and each other."""
+
+import base64
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+import yaml
+
+from deploy.dockerfile import REPOSITORY, stages
+from deploy.manifests import EVERY, GATEWAY, KUBERNETES, ORPHAN, SIDECARS, Overlay, overlay, rendered, size
+from deploy.tools import run, tool
+from harness import HOLDFAST, PATIENCE
+
+FIRST_WITH_SIDECARS, NEWEST = "1.29", "1.37"
+SHARE = 0.8
+"""The part of a volume that store.max_size may be: above it are the map's reserve and the file's own slack."""
+AFTER_THE_DRAIN = 5
+
+
+@pytest.fixture(params=EVERY)
+def every(request: pytest.FixtureRequest) -> Overlay:
+    return overlay(request.param)
+
+
+@pytest.fixture(params=[*SIDECARS, GATEWAY])
+def running(request: pytest.FixtureRequest) -> Overlay:
+    return overlay(request.param)
+
+
+@pytest.fixture(params=SIDECARS)
+def sidecar(request: pytest.FixtureRequest) -> Overlay:
+    return overlay(request.param)
+
+
+@pytest.mark.parametrize("version", [FIRST_WITH_SIDECARS, NEWEST])
+@pytest.mark.parametrize("name", EVERY)
+def test_kubernetes_accepts_them(name: str, version: str, tmp_path: Path) -> None:
+    file = tmp_path / "rendered.yaml"
+    file.write_text(rendered(KUBERNETES / name))
+    done = run(tool("kubernetes-validate"), "--strict", "--kubernetes-version", version, file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(f"against version {version}") == len(overlay(name).objects)
+
+
+def test_a_native_sidecar_starts_before_the_app_and_never_makes_the_pod_unready(sidecar: Overlay) -> None:
+    (holdfast,) = sidecar.pod["initContainers"]
+    assert holdfast["restartPolicy"] == "Always"
+    assert holdfast["startupProbe"]["httpGet"]["path"] == "/readyz"
+    assert "readinessProbe" not in holdfast
+
+
+def test_the_gateway_is_no_sidecar_and_gets_webhooks_only_when_ready() -> None:
+    gateway = overlay(GATEWAY)
+    assert "initContainers" not in gateway.pod
+    assert gateway.pod["containers"] == [gateway.holdfast]
+    assert "restartPolicy" not in gateway.holdfast
+    assert gateway.holdfast["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "probe"}
+    assert gateway.workload["spec"]["replicas"] == 1
+
+
+def test_probes_and_scrapers_come_to_the_probe_listener(running: Overlay, tmp_path: Path) -> None:
+    probe = running.config(tmp_path).listen.probe
+    assert probe is not None
+    ports = {each["name"]: each["containerPort"] for each in running.holdfast["ports"]}
+    assert (probe.host, probe.port) == ("0.0.0.0", ports["probe"])
+    asked = [running.holdfast[each]["httpGet"]["port"] for each in ("startupProbe", "livenessProbe")]
+    assert asked == ["probe", "probe"]
+    assert running.holdfast["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    annotations = running.workload["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(probe.port)
+
+
+def test_a_pod_has_time_to_drain(every: Overlay, tmp_path: Path) -> None:
+    drain = every.config(tmp_path).drain.timeout / 1000
+    assert every.pod["terminationGracePeriodSeconds"] >= drain + AFTER_THE_DRAIN
+
+
+def test_the_store_is_full_before_its_volume_is(running: Overlay, tmp_path: Path) -> None:
+    store = running.config(tmp_path).store
+    volume = running.volume_at(PurePosixPath(store.path))
+    room = (
+        volume["emptyDir"]["sizeLimit"] if "emptyDir" in volume else volume["spec"]["resources"]["requests"]["storage"]
+    )
+    assert store.max_size <= SHARE * size(room)
+
+
+def test_each_overlay_keeps_its_store_where_it_says() -> None:
+    ephemeral, durable, gateway = map(overlay, (*SIDECARS, GATEWAY))
+    assert ephemeral.workload["kind"] == "Deployment"
+    assert "emptyDir" in ephemeral.volume_at(PurePosixPath("/var/lib/holdfast"))
+    for each in (durable, gateway):
+        assert each.workload["kind"] == "StatefulSet"
+        assert each.volume_at(PurePosixPath("/var/lib/holdfast"))["spec"]["accessModes"] == ["ReadWriteOnce"]
+        assert set(each.workload["spec"]["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+        assert each.workload["spec"]["serviceName"] == each.one("Service")["metadata"]["name"]
+
+
+def test_the_store_is_a_folder_that_holdfast_makes_itself(every: Overlay, tmp_path: Path) -> None:
+    """A volume's own folder belongs to root, and can't be closed to others."""
+    mounts = [each["mountPath"] for each in every.holdfast["volumeMounts"]]
+    assert str(every.config(tmp_path).store.path.parent) in mounts
+
+
+def test_every_container_is_locked_down(every: Overlay) -> None:
+    for container in every.containers:
+        context = container["securityContext"]
+        assert context["runAsNonRoot"] is context["readOnlyRootFilesystem"] is True
+        assert context["privileged"] is context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["runAsUser"] > 0
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert "memory" in container["resources"]["limits"]
+    pod = every.pod
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["enableServiceLinks"] is pod["automountServiceAccountToken"] is False
+    assert not any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC"))
+
+
+def test_user_image_and_volume_are_those_of_the_dockerfile(every: Overlay) -> None:
+    image = stages()[-1]
+    context = every.holdfast["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"]) == image.user
+    assert every.pod["securityContext"]["fsGroup"] == image.user[1]
+    assert every.holdfast["image"] == f"holdfast:{image.labels['org.opencontainers.image.version']}"
+    assert image.one("VOLUME") in [each["mountPath"] for each in every.holdfast["volumeMounts"]]
+
+
+def test_the_control_socket_lies_in_a_folder_that_the_app_has_too(sidecar: Overlay, tmp_path: Path) -> None:
+    listen = sidecar.config(tmp_path).listen
+    folder = PurePosixPath(listen.control.parent)
+    (app,) = sidecar.pod["containers"]
+    assert sidecar.volume_at(folder) == sidecar.volume_at(folder, app)
+    assert "emptyDir" in sidecar.volume_at(folder)
+    assert listen.control_group == str(sidecar.pod["securityContext"]["fsGroup"])
+
+
+def check(each: Overlay, folder: Path, secrets: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """`holdfast check` of the config, with these secrets where it looks for them."""
+    text = each.toml.replace("/run/secrets/holdfast", str(folder))
+    (folder / "holdfast.toml").write_text(text)
+    for name, value in secrets.items():
+        (folder / name).write_text(value)
+    return subprocess.run(
+        [HOLDFAST, "check", str(folder / "holdfast.toml")],
+        env={"HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_holdfast_accepts_the_config(every: Overlay, tmp_path: Path) -> None:
+    secrets = {"billing": "whsec_" + base64.b64encode(bytes(32)).decode(), "token": "of-the-gateway"}
+    done = check(every, tmp_path, secrets)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_holdfast_does_not_start_with_the_secrets_as_they_are_shipped(running: Overlay, tmp_path: Path) -> None:
+    shipped = {
+        name: base64.b64decode(value).decode()
+        for secret in running.all("Secret")
+        for name, value in secret["data"].items()
+    }
+    done = check(running, tmp_path, shipped)
+    assert done.returncode == 2
+    wanted = {"billing": "routes.billing.sign: there is no secret", "token": "ingest.token_file: "}
+    assert all(wanted[name] in done.stderr for name in shipped)
+
+
+def test_secrets_are_mounted_where_the_config_looks_for_them(running: Overlay) -> None:
+    sources = running.volume_at(PurePosixPath("/run/secrets/holdfast"))["projected"]["sources"]
+    named = {each["secret"]["name"]: each["secret"].get("optional", False) for each in sources}
+    shipped = {each["metadata"]["name"] for each in running.all("Secret")}
+    assert shipped >= {name for name, optional in named.items() if not optional}
+    assert shipped <= set(named)
+
+
+def test_the_gateway_is_reached_by_its_clients_alone(tmp_path: Path) -> None:
+    gateway = overlay(GATEWAY)
+    listen, labels = gateway.config(tmp_path).listen, gateway.workload["spec"]["template"]["metadata"]["labels"]
+    assert gateway.config(tmp_path).ingest.token_file is not None
+    service, policy = gateway.one("Service")["spec"], gateway.one("NetworkPolicy")["spec"]
+    ports = {each["name"]: each["containerPort"] for each in gateway.holdfast["ports"]}
+    assert service["selector"] == policy["podSelector"]["matchLabels"] == labels
+    assert [(each["port"], ports[each["targetPort"]]) for each in service["ports"]] == [(listen.ingest.port,) * 2]
+    clients, scrapers = policy["ingress"]
+    assert clients["from"] == [{"podSelector": {"matchLabels": {"holdfast-client": "true"}}}]
+    assert [each["port"] for each in clients["ports"]] == [listen.ingest.port]
+    assert [each["port"] for each in scrapers["ports"]] == [listen.probe.port]  # type: ignore[union-attr]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+
+
+def test_overlays_of_one_namespace_do_not_overwrite_each_other() -> None:
+    def names(name: str) -> set[tuple[str, str]]:
+        return {(each["kind"], each["metadata"]["name"]) for each in overlay(name).objects}
+
+    for sidecar in SIDECARS:
+        assert names(sidecar).isdisjoint(names(GATEWAY) | names(ORPHAN))
+    assert names(GATEWAY).isdisjoint(names(ORPHAN))
+
+
+def test_the_overlay_of_the_docs_puts_in_ones_own_image_config_and_keys(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    example = page.partition("```yaml\n# kustomization.yaml\n")[2].partition("```")[0]
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(example.replace("holdfast/deploy/kubernetes", str(KUBERNETES)))
+    (own / "holdfast.toml").write_text("[drain]\ntimeout = '7s'\n")
+    (own / "billing").write_text("whsec_own")
+    # kustomize takes no absolute paths.
+    text = (own / "kustomization.yaml").read_text().replace(str(KUBERNETES), "kubernetes")
+    (own / "kustomization.yaml").write_text(text)
+    subprocess.run(["cp", "--recursive", KUBERNETES, own / "kubernetes"], check=True, timeout=PATIENCE)
+    each = Overlay([found for found in yaml.safe_load_all(rendered(own)) if found])
+    assert each.holdfast["image"].startswith("registry.example/holdfast:")
+    assert "7s" in each.toml
+    assert base64.b64decode(each.one("Secret")["data"]["billing"]) == b"whsec_own"
+    names = [
+        source["secret"]["name"]
+        for volume in each.pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+    ]
+    assert each.one("Secret")["metadata"]["name"] in names
