@@ -1,6 +1,7 @@
 """The manifests: accepted by Kubernetes' own schemas, and true to the config, the image and each other."""
 
 import base64
+import shutil
 import subprocess
 from pathlib import Path, PurePosixPath
 
@@ -201,25 +202,43 @@ def test_overlays_of_one_namespace_do_not_overwrite_each_other() -> None:
     assert names(GATEWAY).isdisjoint(names(ORPHAN))
 
 
-def test_the_overlay_of_the_docs_puts_in_ones_own_image_config_and_keys(tmp_path: Path) -> None:
+def from_the_docs(name: str) -> str:
+    """A file that docs/kubernetes.md shows."""
     page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    example = page.partition("```yaml\n# kustomization.yaml\n")[2].partition("```")[0]
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "kustomization.yaml").write_text(example.replace("holdfast/deploy/kubernetes", str(KUBERNETES)))
-    (own / "holdfast.toml").write_text("[drain]\ntimeout = '7s'\n")
-    (own / "billing").write_text("whsec_own")
-    # kustomize takes no absolute paths.
-    text = (own / "kustomization.yaml").read_text().replace(str(KUBERNETES), "kubernetes")
-    (own / "kustomization.yaml").write_text(text)
-    subprocess.run(["cp", "--recursive", KUBERNETES, own / "kubernetes"], check=True, timeout=PATIENCE)
-    each = Overlay([found for found in yaml.safe_load_all(rendered(own)) if found])
-    assert each.holdfast["image"].startswith("registry.example/holdfast:")
-    assert "7s" in each.toml
-    assert base64.b64decode(each.one("Secret")["data"]["billing"]) == b"whsec_own"
-    names = [
-        source["secret"]["name"]
-        for volume in each.pod["volumes"]
-        for source in volume.get("projected", {}).get("sources", [])
-    ]
-    assert each.one("Secret")["metadata"]["name"] in names
+    return page.partition(f"```yaml\n# {name}\n")[2].partition("```")[0]
+
+
+def own_overlay(folder: Path, **files: str) -> Overlay:
+    """One beside a copy of the manifests, as the docs have it: kustomize takes no absolute paths."""
+    shutil.copytree(KUBERNETES, folder / "holdfast/deploy/kubernetes")
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return Overlay([each for each in yaml.safe_load_all(rendered(folder)) if each])
+
+
+def test_the_overlay_of_the_docs_puts_in_ones_own_image_config_and_keys(tmp_path: Path) -> None:
+    own = own_overlay(
+        tmp_path,
+        kustomization_yaml=from_the_docs("kustomization.yaml"),
+        holdfast_toml="[drain]\ntimeout = '7s'\n",
+        billing="whsec_own",
+    )
+    assert own.holdfast["image"] == "registry.example/holdfast:0.1.0"
+    assert own.config(tmp_path).drain.timeout == 7000
+    keys = own.one("Secret")
+    assert base64.b64decode(keys["data"]["billing"]) == b"whsec_own"
+    mounted = own.volume_at(PurePosixPath("/run/secrets/holdfast"))["projected"]["sources"]
+    assert keys["metadata"]["name"] == mounted[0]["secret"]["name"]
+
+
+def test_the_patch_of_the_docs_makes_a_classic_sidecar(tmp_path: Path) -> None:
+    kustomization = {
+        "resources": [f"holdfast/deploy/kubernetes/{SIDECARS[0]}"],
+        "patches": [{"target": {"kind": "Deployment"}, "path": "classic.yaml"}],
+    }
+    own = own_overlay(
+        tmp_path, kustomization_yaml=yaml.safe_dump(kustomization), classic_yaml=from_the_docs("classic.yaml")
+    )
+    assert [each["name"] for each in own.pod["containers"]] == ["app", "holdfast"]
+    assert "initContainers" not in own.pod
+    assert "restartPolicy" not in own.holdfast
