@@ -14,6 +14,10 @@ import trio
 
 from holdfast.log import event
 
+PATIENCE = 1.0
+"""Seconds that a manager with much to read is waited for. All stands still meanwhile, so it is for changes of state
+alone: a start that systemd did not hear of fails, a ping that it missed is followed by the next.
+"""
 LAST_WORDS = 10.0
 """Seconds that a stop may take beyond its drain: the last answers, the last group, the report."""
 
@@ -58,14 +62,14 @@ class Notifier:
             return
         while True:
             if trouble() is None:
-                self._send("WATCHDOG=1")
+                self._send("WATCHDOG=1", patience=0)
             await trio.sleep(self._watchdog / 2)
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str, patience: float = PATIENCE) -> None:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
+            sock.settimeout(patience)
             try:
                 sock.sendto("\n".join(lines).encode(), self._address)
             except OSError as error:

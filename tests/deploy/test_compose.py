@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -60,10 +61,14 @@ def test_a_stop_has_time_to_drain() -> None:
 def printing(words: list[str], **environment: str) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    # Whoever waits for a line that never comes sees the end instead.
+    end = threading.Timer(PATIENCE, process.kill)
+    end.start()
     with process.stdout:
         try:
             yield process
         finally:
+            end.cancel()
             process.kill()
             process.wait(PATIENCE)
 

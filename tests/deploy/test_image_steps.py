@@ -45,7 +45,7 @@ def installed(root: Path) -> Path:
         *names, target = sources.split()
         for name in names:
             copy(REPOSITORY / name, here / target)
-    environment = {"PATH": f"{base}/bin:/usr/bin:/bin", "HOME": str(root), **index_settings()}
+    environment = {"PATH": f"{base}/bin:/usr/bin:/bin", **index_settings()}
     done = subprocess.run(
         ["sh", "-c", in_root(BUILD.one("RUN"), root)],
         cwd=here,
@@ -70,7 +70,7 @@ def copy(source: Path, target: Path) -> None:
 
 def index_settings() -> dict[str, str]:
     """How this machine reaches the package index is none of the image's business, and has to be kept."""
-    kept = ("PIP_", "SSL_CERT", "REQUESTS_CA", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
+    kept = ("HOME", "PIP_", "SSL_CERT", "REQUESTS_CA", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
     return {name: value for name, value in os.environ.items() if name.startswith(kept)}
 
 

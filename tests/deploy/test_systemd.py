@@ -4,7 +4,6 @@ import base64
 import ctypes.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from deploy.dockerfile import REPOSITORY
+from deploy.tools import run, tool
 from harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings
 from holdfast.config import load
 
@@ -23,14 +23,7 @@ HIGHEST_EXPOSURE = 2.0
 
 @pytest.fixture(scope="module")
 def analyze() -> str:
-    found = shutil.which("systemd-analyze")
-    if found is None:
-        pytest.skip("systemd-analyze is not here; it comes with systemd (apt-get install systemd)")
-    return found
-
-
-def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return tool("systemd-analyze")
 
 
 def service() -> dict[str, list[str]]:
@@ -53,7 +46,9 @@ def test_systemd_accepts_it(analyze: str, tmp_path: Path) -> None:
     installed = tmp_path / UNIT.name
     installed.write_text(UNIT.read_text().replace("/opt/holdfast/bin/holdfast", HOLDFAST))
     done = run(analyze, "verify", "--man=no", installed)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert done.returncode == 0, done.stderr
+    # Of other units that this machine has, it may say what it likes.
+    assert not [line for line in (done.stdout + done.stderr).splitlines() if UNIT.stem in line]
 
 
 def test_it_is_closed(analyze: str) -> None:

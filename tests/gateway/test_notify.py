@@ -87,8 +87,9 @@ def test_the_watchdog_hears_from_the_process(manager: Manager, tmp_path: Path, m
     try:
         for _ in range(5):
             assert manager.hear_until("WATCHDOG")[-1] == {"WATCHDOG": "1"}
-        gateway.stop()
+        gateway.process.send_signal(signal.SIGTERM)
         assert manager.hear_until("STOPPING")[-1]["STOPPING"] == "1"
+        assert gateway.process.wait(PATIENCE) == 0
     finally:
         gateway.close()
 
