@@ -120,7 +120,7 @@ def test_what_belongs_to_no_message_alone_stops_none(tmp_path: Path, receiver: R
         assert again.status_code == 202
         until(lambda: delivered(receiver) >= {*(text(id) for id in ids), again.json()["id"]})
         assert gateway.call("GET", "/v1/messages").status_code == 200
-        assert gateway.message(text(ids[0]))["state"] == "delivered"
+        until(lambda: gateway.message(text(ids[0]))["state"] == "delivered")
         assert gateway.call("POST", "/v1/dead/drop", {}).status_code == 200
         tables = {"attempts", "keys", "summaries", "moments", "dead", "shifts"}
         until(lambda: tables <= {event.get("table") for event in told(gateway)})
