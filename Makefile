@@ -11,6 +11,7 @@ DEAD ?= 50000
 run: $(READY)  ## start the gateway with config/dev.toml
 	@echo "a receiver:  python3 deploy/example/receiver.py 9000"
 	@echo "a webhook:   curl -i -d '{\"hello\": \"world\"}' http://127.0.0.1:8800/http://127.0.0.1:9000/hook"
+	@echo "a page:      http://127.0.0.1:8801/"
 	@exec $(BIN)/holdfast run --config config/dev.toml
 
 test: $(READY)  ## the whole suite; three workers for two cores, since many tests wait for processes

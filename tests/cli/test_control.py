@@ -196,7 +196,8 @@ def test_what_is_no_gateway(gateway: Script, capsys: Captured, answer: Answer) -
 def test_no_socket(holdfast: Run, tmp_path: Path) -> None:
     result = holdfast("status")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == f"holdfast: no gateway is running: there is no socket {tmp_path}/control.sock\n"
+    missing = f"no gateway is running: there is no socket {tmp_path}/control.sock"
+    assert result.stderr == f"holdfast: {missing} (of a gateway with another config: --config FILE, or HOLDFAST_CONFIG)\n"
 
 
 def test_a_socket_that_nobody_listens_on(holdfast: Run, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_dev_file_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert config.egress.allow_ports is None
     assert config.egress.allow_loopback
     assert config.ingest.proxy_hosts == ("*",)
+    assert config.routes["example"].url == "http://127.0.0.1:9000/hook"
     assert config.log.format == "text"
 
 

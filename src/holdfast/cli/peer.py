@@ -10,6 +10,7 @@ from holdfast.cli.failure import Failure
 
 CONNECT_PATIENCE = 5.0
 ANSWER_PATIENCE = 30.0
+ANOTHER = "of a gateway with another config: --config FILE, or HOLDFAST_CONFIG"
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -112,7 +113,7 @@ class Peer:
         if isinstance(error, httpx.TimeoutException) and patience is not None:
             return f"the gateway on {self._where} did not answer within {patience:.0f} s"
         if isinstance(cause, FileNotFoundError):
-            return f"no gateway is running: there is no socket {self._where}"
+            return f"no gateway is running: there is no socket {self._where} ({ANOTHER})"
         if isinstance(cause, ConnectionRefusedError):
             return f"no gateway is running: nobody listens on {self._where}"
         if isinstance(cause, PermissionError):
