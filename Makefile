@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test sim lint format tools bench bench-peers bench-operators bench-replay lock clean
+.PHONY: run test sim lint docs format tools bench bench-peers bench-operators bench-replay lock clean
 COUNT ?= 1000000
 DEAD ?= 50000
 
@@ -21,13 +21,16 @@ sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
 	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff and mypy
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests docs
+	$(BIN)/ruff format --check src tests docs
 	$(BIN)/mypy
 
+docs: $(READY)  ## what the docs take from the code: pictures and the config reference
+	$(BIN)/python docs/generate
+
 format: $(READY)
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests docs
+	$(BIN)/ruff format src tests docs
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
