@@ -48,6 +48,7 @@ class Receiver(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 9000
     address = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
-    print(f"receiving on http://{address}:{port}/", flush=True)
+    receiver = Server((address, port), Receiver)
+    print(f"receiving on http://{address}:{receiver.server_address[1]}/", flush=True)
     with suppress(KeyboardInterrupt):
-        Server((address, port), Receiver).serve_forever()
+        receiver.serve_forever()

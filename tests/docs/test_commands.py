@@ -1,0 +1,113 @@
+"""Every command and every sample of README and docs does what the page says, on a real gateway."""
+
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.session import Session, reading
+from docs.snippets import CONSOLE, DATA, PAGES, REPOSITORY, SHELL, Block, Command, blocks, commands
+from harness import until
+from holdfast.cli.commands import COMMANDS
+from holdfast.config import build
+
+NOT_RUN = {
+    "make test": "this test is a part of it",
+    "make lint": "CI runs it beside the tests",
+    "make format": "rewrites the sources; `make lint` looks for the same",
+    "make docs": "writes into the clone; tests/docs/test_generated.py writes elsewhere",
+    "make sim": "goes on until it is stopped; tests/sim runs some of its worlds",
+    "make bench": "takes many minutes of a machine to itself; tests/bench/test_bench.py runs a short one",
+    "make lock": "asks the package index what is new",
+    ".venv/bin/python -m pytest": "is a part of `make test`",
+    ".venv/bin/python -m hatchling build": "writes into the clone; tests/docs/test_package.py builds elsewhere",
+    "docker ": "needs a container engine",
+    "kubectl ": "needs a cluster",
+    "systemctl ": "needs a machine that runs systemd",
+}
+"""Commands, by how they begin, that no test can run as they are, and why."""
+
+TOOLS = {
+    "python": (["python3"], "sample.py"),
+    "javascript": (["node"], "sample.mjs"),
+    "go": (["go", "run"], "sample.go"),
+    "java": (["java"], "Send.java"),
+}
+"""How a sample is run; each sends one webhook in each of the four ways, and prints the ids."""
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+SAMPLES = [block for block in BLOCKS if block.language in TOOLS]
+OPERATING, SENDING = REPOSITORY / "docs" / "operating.md", REPOSITORY / "docs" / "sending.md"
+
+
+def to_run(page: Path) -> list[Command]:
+    found = [command for block in blocks(page) if block.language in SHELL for command in commands(block)]
+    return [command for command in found if not command.text.startswith(tuple(NOT_RUN))]
+
+
+def named(value: object) -> str:
+    return value.name if isinstance(value, Block | Path) else str(value)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with reading(tmp_path_factory.mktemp("samples")) as session:
+        yield session
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)], ids=named)
+def test_the_commands_of_a_page(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    # Messages that die at once, for the page that says what to do then.
+    settings = {"HOLDFAST_RETRY__MAX_RETRIES": "0"} if page == OPERATING else {}
+    with reading(tmp_path_factory.mktemp("page"), **settings) as session:
+        if page == OPERATING:
+            session.trip()
+        for command in to_run(page):
+            session.run(command)
+        assert session.totals()["refused"] == {}
+        if page == SENDING:
+            until(lambda: session.totals()["delivered"] == session.totals()["accepted"])
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=named)
+def test_the_sample_of_a_page(sample: Block, session: Session) -> None:
+    words, name = TOOLS[sample.language]
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"{words[0]} is not installed")
+    session.run_sample(words, name, sample.text)
+
+
+def test_each_language_has_its_sample() -> None:
+    assert {sample.language for sample in SAMPLES} == set(TOOLS)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "toml"], ids=named)
+def test_the_settings_of_a_page(block: Block) -> None:
+    build(tomllib.loads(block.text))
+
+
+def test_nothing_to_run_is_in_a_fence_that_is_not_run() -> None:
+    for block in BLOCKS:
+        assert block.language in {"toml", *SHELL, *TOOLS, *DATA}, block.name
+        if block.language == CONSOLE:
+            assert block.text.startswith("$ "), block.name
+        elif block.language in DATA:
+            assert not re.search(r"^\s*\$ ", block.text, re.MULTILINE), block.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_in_a_page_s_text_are_there(page: Path) -> None:
+    text = page.read_text()
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for word in re.findall(r"`holdfast ([a-z]+)\b[^`]*`", text):
+        assert word in COMMANDS, word
+    for target in re.findall(r"`make ([a-z-]+)[^`]*`", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_operating_explains_every_alert() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (REPOSITORY / "deploy/prometheus/alerts.yml").read_text())
+    assert sorted(re.findall(r"\bHoldfast[A-Z]\w+", OPERATING.read_text())) == sorted(alerts)
