@@ -23,7 +23,7 @@ NOT_RUN = {
     "make bench": "takes many minutes of a machine to itself; tests/bench/test_bench.py runs a short one",
     "make lock": "asks the package index what is new",
     ".venv/bin/python -m pytest": "is a part of `make test`",
-    ".venv/bin/python -m hatchling build": "writes into the clone; tests/docs/test_package.py builds elsewhere",
+    ".venv/bin/python -m hatchling build": "writes into the clone; tests/test_package.py builds elsewhere",
     "docker ": "needs a container engine",
     "kubectl ": "needs a cluster",
     "systemctl ": "needs a machine that runs systemd",
