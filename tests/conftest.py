@@ -17,6 +17,7 @@ settings.load_profile("holdfast")
 LONGEST = (
     "test_restarts.py",
     "test_commands.py",
+    "test_pages.py",
     "test_random_world.py",
     "test_failing_disk.py",
     "test_demo.py",

@@ -197,7 +197,8 @@ def test_no_socket(holdfast: Run, tmp_path: Path) -> None:
     result = holdfast("status")
     assert (result.returncode, result.stdout) == (1, "")
     missing = f"no gateway is running: there is no socket {tmp_path}/control.sock"
-    assert result.stderr == f"holdfast: {missing} (of a gateway with another config: --config FILE, or HOLDFAST_CONFIG)\n"
+    hint = "of a gateway with another config: --config FILE, or HOLDFAST_CONFIG"
+    assert result.stderr == f"holdfast: {missing} ({hint})\n"
 
 
 def test_a_socket_that_nobody_listens_on(holdfast: Run, tmp_path: Path) -> None:

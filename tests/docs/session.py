@@ -207,7 +207,6 @@ def _environ(folder: Path) -> dict[str, str]:
         "HOLDFAST_LISTEN__STATUS": "127.0.0.1:0",
         "HOLDFAST_DRAIN__TIMEOUT": "5s",
         "GOTOOLCHAIN": "local",
-        "GOFLAGS": "-mod=mod",
         "CGO_ENABLED": "0",
     }
     if shutil.which("go"):
