@@ -23,6 +23,7 @@ from holdfast.core.errors import CommitFailed, StoreUnusable
 from holdfast.core.tally import Tally
 from holdfast.credentials import Credentials, read_credentials
 from holdfast.delivery.egress import Guard
+from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.descriptors import room_for
@@ -47,7 +48,7 @@ from holdfast.reloading import changed, merge
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.work import StoreRules
-from holdfast.telling import tell_end, tell_failure, tell_jump, tell_oddities, tell_start
+from holdfast.telling import tell_end, tell_failure, tell_handed_over, tell_jump, tell_oddities, tell_start
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT = 0, 1, 2, 3, 4
 
@@ -134,6 +135,8 @@ class Gateway:
         )
         self._lifecycle = Lifecycle(self._ledger, self._tally, run)
         self._notifier = Notifier(os.environ)
+        self._drain_ends = 0.0
+        self._handed_over = HandedOver()
 
     async def run(self) -> int:
         tell_start(self._config, self._credentials, self._clock)
@@ -151,7 +154,7 @@ class Gateway:
                     await self._serve(listeners, asked_to_stop)
                 store.cancel_scope.cancel()
             if self._ledger.failed is None:
-                await tell_end(self._ledger)
+                await tell_end(self._ledger, self._handed_over)
             operators.cancel_scope.cancel()
         await self._transport.aclose()
         with suppress(FileNotFoundError):
@@ -165,6 +168,7 @@ class Gateway:
             delivery.start_soon(keep_time, self._ledger)
             await self._serve_ingest(listeners, asked_to_stop)
             delivery.cancel_scope.cancel()
+        await self._hand_over()
 
     async def _deliver(self, *, task_status: trio.TaskStatus[None]) -> None:
         """A failed store ends the gateway by way of ingest, so that requests that wait for a commit get an answer."""
@@ -299,15 +303,27 @@ class Gateway:
             nursery.cancel_scope.cancel()
 
     async def _drain(self) -> None:
-        """Go on until nothing is due and the linger is over, at most `drain.timeout`."""
+        """Go on until nothing is due and the linger is over, at most `drain.timeout` less what a hand-over may take."""
         drain = self._config.drain
         self._lifecycle.drain()
         in_flight = self._delivery.dispatcher.attempts_in_flight
         event(_logger, logging.INFO, "draining", in_flight=in_flight, timeout=drain.timeout / 1000)
         self._notifier.stopping(drain.timeout / 1000)
-        with trio.move_on_after(drain.timeout / 1000):
+        self._drain_ends = trio.current_time() + drain.timeout / 1000
+        with trio.move_on_at(self._drain_ends - drain.handoff_time / 1000):
             await trio.sleep(drain.linger / 1000)
             await self._delivery.dispatcher.wait_quiet()
+
+    async def _hand_over(self) -> None:
+        """Give away what still waits, in what is left of the drain. Nothing is accepted or delivered any more."""
+        to, token = self._config.drain.handoff, self._credentials.token
+        if to is None or token is None or self._ledger.failed is not None:
+            return
+        handing = HandingOver(self._ledger, self._transport, to, token)
+        self._handed_over = handing.done
+        with suppress(CommitFailed):
+            await handing.run(self._drain_ends)
+        tell_handed_over(to, handing.done)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 

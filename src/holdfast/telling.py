@@ -4,21 +4,26 @@ import json
 import logging
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from holdfast import __version__
 from holdfast.clock import BootClock
-from holdfast.config import Config
+from holdfast.config import Address, Config
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import masked_lane
 from holdfast.credentials import Credentials
+from holdfast.delivery.handoff import HandedOver
 from holdfast.delivery.signing import STRONG
 from holdfast.descriptors import room_for
 from holdfast.log import event
 from holdfast.store.port import Store
 
 HOSTS_REPORTED = 20
+REASONS_REPORTED = 5
 TERMINATION_LOG = Path("/dev/termination-log")
 """Where Kubernetes looks for a container's last words; nobody else has such a file."""
 LONGEST_LAST_WORDS = 4096
@@ -57,8 +62,15 @@ def tell_failure(error: CommitFailed) -> None:
     event(_logger, logging.CRITICAL, "store_failed", detail=str(error))
 
 
-async def tell_end(ledger: Store) -> None:
-    """How many wait on disk, by host; the hosts that hold most first."""
+def tell_handed_over(to: Address, handed: HandedOver) -> None:
+    """What the other side has, and why it has not the rest of what it was offered."""
+    level = logging.WARNING if handed.left else logging.INFO
+    left = dict(handed.left.most_common(REASONS_REPORTED))
+    event(_logger, level, "handed_over", to=str(to), messages=handed.count, left=left)
+
+
+async def tell_end(ledger: Store, handed: HandedOver) -> None:
+    """How many wait on disk and how many were handed over, by host; the hosts with most first."""
     store = await ledger.statistics()
     waiting: dict[str, int] = {}
     after: str | None = None
@@ -68,15 +80,24 @@ async def tell_end(ledger: Store) -> None:
         if after is None:
             break
     most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
-    event(_logger, logging.INFO, "exit", waiting=store.waiting, dead=store.dead, waiting_by_host=dict(most))
-    leave_word(TERMINATION_LOG, store.waiting, store.dead, most)
+    told: dict[str, Any] = {
+        "waiting": store.waiting,
+        "dead": store.dead,
+        "waiting_by_host": dict(most),
+        "handed_over": handed.count,
+        "handed_over_by_host": dict(handed.by_host.most_common(HOSTS_REPORTED)),
+    }
+    event(_logger, logging.INFO, "exit", **told)
+    leave_word(TERMINATION_LOG, told)
 
 
-def leave_word(file: Path, waiting: int, dead: int, by_host: list[tuple[str, int]]) -> None:
+def leave_word(file: Path, told: Mapping[str, int | dict[str, int]]) -> None:
     """The same for whoever looks at the pod later, if there is a file for it; with as many hosts as fit."""
-    for count in range(len(by_host), -1, -1):
-        report = {"event": "exit", "waiting": waiting, "dead": dead, "waiting_by_host": dict(by_host[:count])}
-        text = json.dumps(report, separators=(",", ":")).encode() + b"\n"
+    for count in range(HOSTS_REPORTED, -1, -1):
+        cut = {
+            name: dict(islice(each.items(), count)) if isinstance(each, dict) else each for name, each in told.items()
+        }
+        text = json.dumps({"event": "exit", **cut}, separators=(",", ":")).encode() + b"\n"
         if len(text) <= LONGEST_LAST_WORDS:
             break
     # A file that is not there is not made: outside of Kubernetes nobody asked for one.

@@ -76,8 +76,8 @@ DEFAULTS: dict[str, dict[str, object]] = {
     },
     "egress": {"allow_ports": (443, 80), "allow": (), "deny": (), "allow_loopback": False},
     "retention": {"delivered": 24 * HOUR, "dead": 30 * DAY},
-    "drain": {"timeout": 25_000, "linger": 0},
-    "process": {},
+    "drain": {"timeout": 25_000, "linger": 0, "handoff": None},
+    "process": {"watch_config": False},
     "log": {"format": "json", "level": "info"},
     "routes": {},
 }

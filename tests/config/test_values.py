@@ -15,10 +15,8 @@ from holdfast.config.table import KEYS, ROUTE_KEYS
 LATER = [
     ("store.url", "postgresql://db/holdfast"),
     ("store.spool", True),
-    ("drain.handoff", "10.0.0.1:8800"),
     ("process.split", True),
     ("process.split", 0),
-    ("process.watch_config", True),
 ]
 
 

@@ -76,20 +76,21 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
     pipe = tmp_path / "termination-log"
     os.mkfifo(pipe)
-    leave_word(pipe, 0, 0, [])
-    leave_word(Path("/dev/null"), 0, 0, [])
-    leave_word(tmp_path, 0, 0, [])
+    for file in (pipe, Path("/dev/null"), tmp_path):
+        leave_word(file, {"waiting": 0})
 
 
 def test_as_many_hosts_as_fit(tmp_path: Path) -> None:
     file = tmp_path / "termination-log"
     file.touch()
     hosts = [(f"{number}.{'x' * 240}.example:443", 100 - number) for number in range(20)]
-    leave_word(file, 1_000, 2, hosts)
+    leave_word(file, {"waiting": 1_000, "waiting_by_host": dict(hosts), "handed_over_by_host": {"here.example:443": 1}})
     text = file.read_bytes()
-    kept = json.loads(text)["waiting_by_host"]
+    said = json.loads(text)
+    kept = said["waiting_by_host"]
     assert len(text) <= LONGEST_LAST_WORDS < len(text) + 270
     assert list(kept.items()) == hosts[: len(kept)]
+    assert (said["waiting"], said["handed_over_by_host"]) == (1_000, {"here.example:443": 1})
 
 
 def test_a_second_signal_ends_the_first_process_of_a_container(tmp_path: Path, receiver: Receiver) -> None:

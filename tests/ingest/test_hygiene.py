@@ -68,7 +68,8 @@ def test_two_webhook_ids_are_both_dropped():
 def test_what_is_said_to_holdfast():
     sifted = sift([(b"holdfast-target", b"t"), (b"holdfast-delay", b"1s"), (b"idempotency-key", b"k")])
     assert (sifted.target, sifted.delay, sifted.key) == (b"t", b"1s", b"k")
-    assert sift([]) == ([], None, None, None)
+    assert sift([(b"holdfast-handoff", b"h")]).handoff == b"h"
+    assert sift([]) == ([], None, None, None, None)
 
 
 @pytest.mark.parametrize(

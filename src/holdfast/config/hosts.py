@@ -19,6 +19,7 @@ NETWORK_ALLOWED = '"10.0.0.0/8", an IP address, "*.example.com" or a host name'
 ADDRESS_ALLOWED = '"host:port" with a port from 0 to 65535, such as "127.0.0.1:8800" or "[::1]:8800"'
 URL_ALLOWED = 'an http or https URL, such as "https://hooks.example.com/in"'
 PROXY_ALLOWED = '"http://host:port", such as "http://proxy.internal.example:3128"'
+HANDOFF_ALLOWED = '"http://host:port", such as "http://holdfast.hooks.example:8800"'
 HEADER_ALLOWED = 'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
 
 _LABELS = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
@@ -108,15 +109,26 @@ def proxy_address(text: str) -> Address:
     """What a proxy's URL says: plain http, a host and a port. Credentials come from a file of their own."""
     if "@" in text:
         raise BadValue(("holds credentials; put them into delivery.proxy_credentials_file", PROXY_ALLOWED))
+    return _plain_http(text, "is not the URL of an HTTP proxy", PROXY_ALLOWED)
+
+
+def handoff_address(text: str) -> Address:
+    """Where another holdfast takes webhooks: it speaks plain http, and asks for a token rather than a password."""
+    if "@" in text:
+        raise BadValue(("holds credentials; what is shown there is the token of ingest.token_file", HANDOFF_ALLOWED))
+    return _plain_http(text, "is not the ingest address of another holdfast", HANDOFF_ALLOWED)
+
+
+def _plain_http(text: str, otherwise: str, allowed: str) -> Address:
     found = re.fullmatch(r"http://([^/?#]+)/?", text, re.IGNORECASE)
     if found is None:
-        raise BadValue((f"{show(text)} is not the URL of an HTTP proxy", PROXY_ALLOWED))
+        raise BadValue((f"{show(text)} {otherwise}", allowed))
     try:
         address = listen_address(found[1])
     except BadValue:
-        raise BadValue((f"{show(text)} has no valid host and port", PROXY_ALLOWED)) from None
+        raise BadValue((f"{show(text)} has no valid host and port", allowed)) from None
     if address.port == 0:
-        raise BadValue((f"{show(text)} has port 0", PROXY_ALLOWED))
+        raise BadValue((f"{show(text)} has port 0", allowed))
     return address
 
 

@@ -232,6 +232,11 @@ def _read_proxy(value: object) -> Address | None:
     return hosts.proxy_address(text) if text else None
 
 
+def _read_handoff(value: object) -> Address | None:
+    text = _text(value, hosts.HANDOFF_ALLOWED)
+    return hosts.handoff_address(text) if text else None
+
+
 def _read_sign(value: object) -> Sign | None:
     allowed = '{ scheme = "standard-webhooks", secret_file = "/run/secrets/billing" }, or secret_env with a name'
     if value is None:
@@ -266,5 +271,6 @@ PORTS = Reader(_read_ports, _ports_from_text)
 USER_AGENT = Reader(_read_user_agent)
 URL = Reader(lambda value: hosts.route_url(_text(value, hosts.URL_ALLOWED)))
 PROXY = Reader(_read_proxy)
+HANDOFF = Reader(_read_handoff)
 SIGN = Reader(_read_sign, toml_value)
 HEADERS = Reader(_read_headers, toml_value)

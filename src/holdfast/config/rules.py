@@ -86,6 +86,28 @@ def _linger_fits(config: Config) -> Fault | None:
     return Fault("drain.linger", problem, f'at most "{format_duration(timeout)}"')
 
 
+def _handoff_fits(config: Config) -> Fault | None:
+    drain = config.drain
+    longest = drain.timeout - drain.handoff_time
+    if drain.handoff is None or not longest < drain.linger <= drain.timeout:
+        return None
+    problem = f'"{format_duration(drain.linger)}" leaves drain.handoff less than its third of drain.timeout'
+    return Fault("drain.linger", problem, f'at most "{format_duration(longest)}"')
+
+
+def _handoff_has_a_token(config: Config) -> Fault | None:
+    if config.drain.handoff is None or config.ingest.token_file is not None:
+        return None
+    problem = "another holdfast takes messages only with its token, and there is none here to show"
+    return Fault("drain.handoff", problem, "with ingest.token_file set, to the same token on both sides")
+
+
+def _handoff_is_another(config: Config) -> Fault | None:
+    if config.drain.handoff is None or config.drain.handoff != config.listen.ingest:
+        return None
+    return Fault("drain.handoff", f"{config.drain.handoff} is holdfast itself", "another holdfast, or none")
+
+
 def _socket_path_fits(config: Config) -> Fault | None:
     length = len(os.fsencode(config.listen.control))
     if length <= _LONGEST_SOCKET_PATH:
@@ -138,6 +160,9 @@ RULES = (
     Rule(("retry.base", "retry.max_retries"), _schedule_bounded),
     Rule(("delivery.per_host", "delivery.first_attempts"), _lanes_fit),
     Rule(("drain.timeout", "drain.linger"), _linger_fits),
+    Rule(("drain.timeout", "drain.linger", "drain.handoff"), _handoff_fits),
+    Rule(("drain.handoff", "ingest.token_file"), _handoff_has_a_token),
+    Rule(("drain.handoff", "listen.ingest"), _handoff_is_another),
     Rule(("delivery.proxy", "delivery.proxy_credentials_file"), _credentials_have_a_proxy),
     Rule(("delivery.proxy", "listen.ingest"), _proxy_is_another),
 )

@@ -114,11 +114,17 @@ class Retention:
 class Drain:
     timeout: int  # ms
     linger: int  # ms
+    handoff: Address | None  # None: what waits stays here
+
+    @property
+    def handoff_time(self) -> int:
+        """Milliseconds of `timeout` that are kept for the hand-over, however much is due: a third."""
+        return self.timeout // 3 if self.handoff is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A section whose keys all belong to a later release."""
+    watch_config: bool
 
 
 @dataclass(frozen=True, slots=True)

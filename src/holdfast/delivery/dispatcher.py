@@ -107,7 +107,7 @@ class Dispatcher:
     def _count(self, message: Message) -> None:
         tally, news = self._settling.tally, self._settling.news
         tally.accepted += 1
-        tally.accepted_lately.add(message.accepted_at)
+        tally.accepted_lately.add(self._clock.now())  # one that was handed over came now, whenever it was accepted
         if news.has_listeners:
             id, target = id_text(message.id), message.masked_target
             news.show("accepted", message=id, host=message.host, target=target, route=message.route)

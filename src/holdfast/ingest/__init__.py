@@ -7,6 +7,7 @@ target.py       the grammar of targets, and the circuit that one belongs to
 naming.py       the four ways to name a target
 hygiene.py      which headers travel
 idempotency.py  Idempotency-Key
+handoff.py      what another holdfast hands over
 delay.py        Holdfast-Delay
 answer.py       the answer to an accepted message, prepared but for its id
 refusals.py     every refusal as data

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from holdfast.config import ConfigError, Fault
 from holdfast.http.codec import RequestHead
-from holdfast.ingest.refusals import BROWSER, WRONG_HOST, WRONG_METHOD, WRONG_TOKEN, Refused
+from holdfast.ingest.refusals import BROWSER, NO_HANDOFF, WRONG_HOST, WRONG_METHOD, WRONG_TOKEN, Refused
 from holdfast.ingest.sidecar import Sidecar
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
 _ALLOW = ((b"allow", ", ".join(METHODS).encode()),)
-_WATCHED = frozenset((b"origin", b"sec-fetch-site", b"host", b"holdfast-token", b"proxy-authorization"))
+_HANDOFF = b"holdfast-handoff"
+_WATCHED = frozenset((b"origin", b"sec-fetch-site", b"host", b"holdfast-token", b"proxy-authorization", _HANDOFF))
 _TOKEN = re.compile(rb"[\x21-\x7e]+")
 
 
@@ -47,6 +48,10 @@ class Doorkeeper:
             if name in _WATCHED:
                 # Said twice, each counts: no second value may hide what the first one gives away.
                 watched[name] = watched[name] + b", " + value if name in watched else value
+        if _HANDOFF in watched:
+            # Its headers are the message's own, of whatever kind: the token shows that no browser sent them.
+            self._check_handoff(head, watched)
+            return
         if b"origin" in watched or watched.get(b"sec-fetch-site", b"none") != b"none":
             raise Refused(
                 BROWSER,
@@ -63,6 +68,17 @@ class Doorkeeper:
                 WRONG_HOST,
                 f"Send the request to {self._sidecar.listening}, or add the name in Host to ingest.hosts.",
             )
+
+    def _check_handoff(self, head: RequestHead, watched: dict[bytes, bytes]) -> None:
+        if head.method not in METHODS:
+            raise self._wrong_method(head.method)
+        if self._token is None:
+            raise Refused(
+                NO_HANDOFF,
+                "Another holdfast may hand messages over only with a token: set ingest.token_file here, to the same "
+                "token as there.",
+            )
+        self._check_token(watched, False, self._token)
 
     def _check_token(self, watched: dict[bytes, bytes], is_absolute: bool, token: bytes) -> None:
         # A client behind http_proxy speaks to the sidecar itself in absolute form too: both are good there.

@@ -17,7 +17,8 @@ from holdfast.http.message import Pending, Request
 from holdfast.ingest.answer import fill_answer, prepare_answer
 from holdfast.ingest.delay import parse_delay
 from holdfast.ingest.doorkeeper import Doorkeeper
-from holdfast.ingest.hygiene import Pair, dress, sift
+from holdfast.ingest.handoff import taken_over
+from holdfast.ingest.hygiene import Pair, Sifted, dress, sift
 from holdfast.ingest.idempotency import idempotency_key
 from holdfast.ingest.naming import Naming
 from holdfast.ingest.refusals import (
@@ -111,6 +112,8 @@ class Ingest:
 
     def _submit(self, request: Request, began: float) -> Pending:
         sifted = sift(request.headers)
+        if sifted.handoff is not None:
+            return self._take_over(request, sifted, began)
         name = (request.target, sifted.target)
         destination = self._destinations.get(name) or self._find_destination(*name)
         now = self._clock.now()
@@ -135,17 +138,25 @@ class Ingest:
             destination.route,
             destination.signed,
         )
-        promise = _Promise(self, message.id, destination, began)
+        promise = _Promise(self, message.id, destination.url, destination.answer, began)
         self._store.submit(Accept(message, key, done=promise))
+        return promise.answer
+
+    def _take_over(self, request: Request, sifted: Sifted, began: float) -> Pending:
+        accept = taken_over(self._config, self._judge_literal, request, sifted, self._clock.now())
+        id, url = accept.message.id, accept.message.target
+        promise = _Promise(self, id, url, prepare_answer(self._config.ingest.ack_status, url), began)
+        accept.done = promise
+        self._store.submit(accept)
         return promise.answer
 
     def keep(self, promise: "_Promise", result: object) -> None:
         """The store has said what became of a message."""
         try:
             if type(result) is Accepted:
-                answer = fill_answer(promise.destination.answer, promise.id)
+                answer = fill_answer(promise.prepared, promise.id)
             else:
-                answer = self._answer_otherwise(result, promise.destination)
+                answer = self._answer_otherwise(result, promise.url)
         except Refused as refused:
             self._refused(refused.refusal.slug)
             promise.answer.give(refused)
@@ -153,11 +164,11 @@ class Ingest:
         promise.answer.give(answer)
         self._acknowledged(self._seconds() - promise.began)
 
-    def _answer_otherwise(self, result: object, destination: Destination) -> bytes:
+    def _answer_otherwise(self, result: object, url: str) -> bytes:
         if isinstance(result, StoreError):
             _refuse_for_store(result)
         if isinstance(result, Duplicate):
-            prepared = prepare_answer(self._config.ingest.ack_status, destination.url, duplicate=True)
+            prepared = prepare_answer(self._config.ingest.ack_status, url, duplicate=True)
             return fill_answer(prepared, result.id)
         raise Refused(
             KEY_REUSED,
@@ -199,12 +210,13 @@ class Ingest:
 class _Promise(Hearing):
     """What a client is owed for a message that is on its way to the disk."""
 
-    __slots__ = ("_ingest", "answer", "began", "destination", "id")
+    __slots__ = ("_ingest", "answer", "began", "id", "prepared", "url")
 
-    def __init__(self, ingest: Ingest, id: MessageId, destination: Destination, began: float) -> None:
+    def __init__(self, ingest: Ingest, id: MessageId, url: str, prepared: tuple[bytes, ...], began: float) -> None:
         self._ingest = ingest
         self.id = id
-        self.destination = destination
+        self.url = url
+        self.prepared = prepared
         self.began = began
         self.answer = Pending()
 

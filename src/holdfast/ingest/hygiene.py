@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from holdfast.ingest.refusals import BAD_DELAY, BAD_HEADER, BAD_KEY, TWO_TARGETS, Refusal, Refused
+from holdfast.ingest.refusals import BAD_DELAY, BAD_HANDOFF, BAD_HEADER, BAD_KEY, TWO_TARGETS, Refusal, Refused
 
 Pair = tuple[bytes, bytes]
 
@@ -24,12 +24,13 @@ STAYING = frozenset(
 
 # Headers that are read here; those of the first group also travel.
 _READ_AND_TRAVELLING = frozenset((b"idempotency-key", b"webhook-id"))
-_READ = frozenset((b"connection", b"holdfast-target", b"holdfast-delay")) | _READ_AND_TRAVELLING
+_READ = frozenset((b"connection", b"holdfast-target", b"holdfast-delay", b"holdfast-handoff")) | _READ_AND_TRAVELLING
 _KNOWN = STAYING | _READ
 
 _DIFFERENT: dict[bytes, Refusal] = {
     b"holdfast-target": TWO_TARGETS,
     b"holdfast-delay": BAD_DELAY,
+    b"holdfast-handoff": BAD_HANDOFF,
     b"idempotency-key": BAD_KEY,
 }
 # What most clients say in Connection, and what names no header.
@@ -42,6 +43,7 @@ class Sifted(NamedTuple):
     target: bytes | None
     delay: bytes | None
     key: bytes | None
+    handoff: bytes | None = None
 
 
 def sift(headers: Sequence[Pair]) -> Sifted:
@@ -63,7 +65,13 @@ def sift(headers: Sequence[Pair]) -> Sifted:
     said, dropped = _read(read)
     if dropped:
         travelling = [pair for pair in travelling if pair[0] not in dropped]
-    return Sifted(travelling, said.get(b"holdfast-target"), said.get(b"holdfast-delay"), said.get(b"idempotency-key"))
+    return Sifted(
+        travelling,
+        said.get(b"holdfast-target"),
+        said.get(b"holdfast-delay"),
+        said.get(b"idempotency-key"),
+        said.get(b"holdfast-handoff"),
+    )
 
 
 def dress(travelling: list[Pair], route_headers: tuple[Pair, ...]) -> tuple[Pair, ...]:

@@ -12,8 +12,8 @@ import trio
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import StoreError, StoreUnusable
-from holdfast.core.message import MessageId, State
-from holdfast.store import choosing, reads
+from holdfast.core.message import Entry, MessageId, State
+from holdfast.store import choosing, handing, reads
 from holdfast.store import stories as story_reads
 from holdfast.store.port import (
     Agenda,
@@ -96,6 +96,9 @@ class Asking(ABC):
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
         return await self._read(lambda transaction: choosing.dead_stories(transaction, select, limit))
+
+    async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
+        return await self._read(lambda transaction: handing.waiting(transaction, after, limit))
 
     async def circuit(self, key: str) -> CircuitView | None:
         return await self._read(lambda transaction: reads.circuit(transaction, lane_key(key)))

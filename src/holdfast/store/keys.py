@@ -76,6 +76,12 @@ def remember(transaction: Transaction, digest: bytes, use: Use, lifetime: int) -
     transaction.put(Table.KEYS, idempotency_key(epoch.number, digest), records.encode_key(*use))
 
 
+def forget(transaction: Transaction, digest: bytes) -> None:
+    """As if it had never been used."""
+    for epoch in epochs(transaction):
+        transaction.delete(Table.KEYS, idempotency_key(epoch.number, digest))
+
+
 def purge(transaction: Transaction, before: int, now: int, limit: int) -> int:
     """Remove keys that were used before a moment, by whole epochs and the oldest first. Returns how many."""
     removed = 0

@@ -64,10 +64,14 @@ class Operation:
 
 @dataclass(slots=True)
 class Accept(Operation):
-    """A new message. Result: Accepted, Duplicate, Conflict, or a StoreFull to be raised."""
+    """A new message. Result: Accepted, Duplicate, Conflict, or a StoreFull to be raised.
+
+    With a `place` it is one that another holdfast hands over: it brings its id, and goes on from where it stood.
+    """
 
     message: Message
     key: IdempotencyKey | None = None
+    place: Place | None = None
 
 
 @dataclass(slots=True)
@@ -176,6 +180,13 @@ class DropMessages(Operation):
     select: MessageFilter
     limit: int
     skip: Container[MessageId] = ()
+
+
+@dataclass(slots=True)
+class HandOver(Operation):
+    """Messages that another holdfast has on disk leave with all that is known of them. Result: how many."""
+
+    entries: Sequence[Entry]
 
 
 class Retried(StrEnum):
@@ -352,6 +363,9 @@ class Store(Protocol):
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
         """Dead letters whole, and where to go on."""
+
+    async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
+        """Messages that are neither delivered nor dead, whole, and where to go on."""
 
     async def circuit(self, key: str) -> CircuitView | None: ...
 

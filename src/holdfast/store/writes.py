@@ -12,7 +12,7 @@ from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt
-from holdfast.store import bulk, keys, records
+from holdfast.store import bulk, handing, keys, records
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -24,6 +24,7 @@ from holdfast.store.port import (
     Expire,
     Fail,
     Forget,
+    HandOver,
     LaneRecord,
     Operation,
     Purge,
@@ -123,6 +124,9 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
     transaction.put(Table.MESSAGES, message.id, record)
     for number, piece in enumerate(pieces):
         transaction.put(Table.BODIES, numbered(message.id, number), piece)
+    if operation.place is not None:
+        handing.seat(work, message, operation.place)
+        return Accepted(active=False)
     if message.born > message.accepted_at:
         place = Place(Standing.RETRY, message.born, message.born, held=True)
         work.set_retry(message.id, message.lane, place)
@@ -137,20 +141,26 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
 
 def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     """What the same key was used for within its time."""
-    key, now = operation.key, operation.message.accepted_at
+    key = operation.key
     if key is None:
         return None
-    use = keys.find(work.transaction, key.digest, now - work.rules.idempotency)
+    use = keys.find(work.transaction, key.digest, _used_at(work, operation) - work.rules.idempotency)
     if use is None:
-        return None
+        known = operation.place is not None and handing.is_here(work.transaction, operation.message.id)
+        return Duplicate(operation.message.id) if known else None
     return Duplicate(use.id) if use.body == key.body else Conflict()
 
 
 def _remember_key(work: Work, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
-    use = keys.Use(message.id, key.body, message.accepted_at)
+    use = keys.Use(message.id, key.body, _used_at(work, operation))
     keys.remember(work.transaction, key.digest, use, work.rules.idempotency)
+
+
+def _used_at(work: Work, operation: Accept) -> int:
+    """A message that is handed over may have been accepted days ago; its key is used now."""
+    return operation.message.accepted_at if operation.place is None else work.group.now
 
 
 def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
@@ -225,6 +235,7 @@ _APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
     Fail: fail,
     SaveLane: _nothing_more,
     Shelve: shelve,
+    HandOver: handing.hand_over,
     Expire: bulk.expire,
     ReplayDead: bulk.replay_dead,
     DropDead: bulk.drop_dead,

@@ -1,0 +1,78 @@
+"""What one holdfast tells another of a message that it hands over: the value of `Holdfast-Handoff`.
+
+    id=msg_...; accepted=MS; born=MS; retry=N; attempts=N [; due=MS [; held]] [; route=NAME [; signed]]
+
+in this order and spelling only. Times are milliseconds since 1970. Without `due` it waits for its first attempt; with
+it, for that moment. Target, method, headers and body are the request's own. Written and read here alone.
+"""
+
+import re
+from hashlib import blake2b
+from typing import NamedTuple
+
+from holdfast.core.message import Entry, MessageId, Place, Standing, id_text, parse_id
+
+MOST_RETRIES = 20
+MOST_ATTEMPTS = 60_000
+SKEW = 24 * 3_600_000
+"""Milliseconds that the two clocks may be apart: what was accepted later than that is nonsense."""
+LATEST = 253_402_300_799_999
+"""The last millisecond of the year 9999: later ones can't be told as a date."""
+
+_MOMENT = r"(0|[1-9][0-9]{0,14})"
+_FACTS = re.compile(
+    rf"id=(?P<id>msg_[0-9a-f]{{32}}); accepted=(?P<accepted>{_MOMENT}); born=(?P<born>{_MOMENT}); "
+    r"retry=(?P<retry>0|[1-9][0-9]?); attempts=(?P<attempts>0|[1-9][0-9]{0,4})"
+    rf"(?:; due=(?P<due>{_MOMENT})(?P<held>; held)?)?"
+    r"(?:; route=(?P<route>[a-z0-9][a-z0-9_-]*)(?P<signed>; signed)?)?",
+    re.ASCII,
+)
+
+
+class Facts(NamedTuple):
+    """Where a message stands that comes from another holdfast, and what it was there."""
+
+    id: MessageId
+    accepted_at: int
+    place: Place
+    route: str | None
+    signed: bool
+
+
+def write_facts(entry: Entry) -> str:
+    message, place = entry
+    text = (
+        f"id={id_text(message.id)}; accepted={message.accepted_at}; born={place.born}; "
+        f"retry={place.retry}; attempts={place.attempts}"
+    )
+    if place.standing is Standing.RETRY:
+        text += f"; due={place.due}" + ("; held" if place.held else "")
+    if message.route is not None:
+        text += f"; route={message.route}" + ("; signed" if message.signed else "")
+    return text
+
+
+def read_facts(text: str, now: int) -> Facts:
+    """The facts, or a ValueError that says what is wrong with them."""
+    found = _FACTS.fullmatch(text)
+    id = parse_id(found["id"]) if found is not None else None
+    if found is None or id is None:
+        raise ValueError("is not written as holdfast writes it")
+    accepted, born, retry, attempts = (int(found[name]) for name in ("accepted", "born", "retry", "attempts"))
+    due = None if found["due"] is None else int(found["due"])
+    if max(accepted, int.from_bytes(id[:6], "big")) > now + SKEW:
+        raise ValueError("tells of a message that was accepted in the future; set the clocks of both machines")
+    if born < accepted or max(born, due or 0) > LATEST:
+        raise ValueError("tells of moments that no message can have")
+    if retry > MOST_RETRIES or attempts > MOST_ATTEMPTS or retry > attempts or (retry and due is None):
+        raise ValueError("tells of retries and attempts that no message can have")
+    if due is None:
+        place = Place(Standing.WAITING, born, attempts=attempts)
+    else:
+        place = Place(Standing.RETRY, born, due, retry, attempts, found["held"] is not None)
+    return Facts(id, accepted, place, found["route"], found["signed"] is not None)
+
+
+def handoff_digest(id: MessageId) -> bytes:
+    """What a message that was taken over is known by among the idempotency keys: no app's key begins like this."""
+    return blake2b(b"handoff " + id, digest_size=16).digest()

@@ -1,0 +1,79 @@
+"""A message that another holdfast hands over: the same id, its age, its place in the schedule, and no other way in.
+
+It comes with that one's method, headers and body, `Holdfast-Target` and `Holdfast-Handoff`; `core/handoff.py` has the
+grammar. Only who shows the token may hand over: whoever can set ages and ids could make messages expire.
+
+What this side's config says holds here. A route of the same name is the message's route, with its time limit, its
+signature and, for its own host, its exemption; without one the message is judged as if its URL had been sent by prefix.
+A message of a signed route is taken only where that route signs too.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+from holdfast.config import Config
+from holdfast.core.errors import EgressDenied
+from holdfast.core.handoff import Facts, handoff_digest, read_facts
+from holdfast.core.message import Message
+from holdfast.http.message import Request
+from holdfast.ingest.hygiene import Sifted
+from holdfast.ingest.idempotency import DIGEST_SIZE
+from holdfast.ingest.refusals import BAD_HANDOFF, EGRESS_DENIED, UNKNOWN_ROUTE, Refused
+from holdfast.ingest.target import Target, lane_of, parse_target
+from holdfast.store.port import Accept, IdempotencyKey
+
+
+def taken_over(
+    config: Config, judge_literal: Callable[[str, int, bool], None], request: Request, sifted: Sifted, now: int
+) -> Accept:
+    """The operation that stores what a request hands over, or Refused."""
+    facts = _facts(request, sifted, now)
+    target = parse_target(sifted.target or b"")
+    route = _route(config, facts)
+    own_host = route is not None and parse_target(config.routes[route].url).host_key == target.host_key
+    try:
+        judge_literal(target.host, target.port, own_host)
+    except EgressDenied as denied:
+        raise Refused(EGRESS_DENIED, str(denied)) from None
+    key = IdempotencyKey(handoff_digest(facts.id), blake2b(request.body, digest_size=DIGEST_SIZE).digest())
+    return Accept(_message(config, target, facts, route, request, sifted), key, facts.place)
+
+
+def _facts(request: Request, sifted: Sifted, now: int) -> Facts:
+    if request.target != b"/" or sifted.target is None or sifted.delay is not None:
+        raise Refused(BAD_HANDOFF, "A message is handed over to / with Holdfast-Target, and without Holdfast-Delay.")
+    try:
+        return read_facts((sifted.handoff or b"").decode("latin-1"), now)
+    except ValueError as error:
+        raise Refused(BAD_HANDOFF, f"Holdfast-Handoff {error}.") from None
+
+
+def _route(config: Config, facts: Facts) -> str | None:
+    route = facts.route if facts.route in config.routes else None
+    if facts.signed and (route is None or config.routes[route].sign is None):
+        raise Refused(
+            UNKNOWN_ROUTE,
+            f'The message is of the signed route "{facts.route}", and this sidecar has none of that name that signs; '
+            "add it to the config here.",
+        )
+    return route
+
+
+def _message(
+    config: Config, target: Target, facts: Facts, route: str | None, request: Request, sifted: Sifted
+) -> Message:
+    return Message(
+        facts.id,
+        lane_of(target, config.circuit),
+        target.host_key,
+        target.scheme,
+        target.authority,
+        target.path,
+        request.method,
+        tuple(sifted.travelling),
+        request.body,
+        facts.accepted_at,
+        facts.place.born,
+        route,
+        facts.signed,
+    )

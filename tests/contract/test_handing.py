@@ -1,0 +1,184 @@
+"""From one store to another: read by the page, forgotten together, seated where they stood, and taken only once."""
+
+from pytest import mark, raises
+
+from contract import consistency
+from contract.builders import DAY, HOST, MINUTE, NOW, Desk, dump, frozen, idempotency, ids
+from contract.conftest import OpenDesk
+from holdfast.core.errors import StoreFull
+from holdfast.core.handoff import handoff_digest
+from holdfast.core.message import Entry, Message, MessageId, Place, Standing, State
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    Conflict,
+    DropMessages,
+    Duplicate,
+    HandOver,
+    IdempotencyKey,
+    MessageFilter,
+    RetryNow,
+)
+from holdfast.store.tables import Table
+
+OTHER = "other.example:443"
+LONG_AGO = NOW - 40 * DAY
+
+
+def foreign(number: int = 1, *, body: bytes = b"{}", lane: str = HOST) -> Message:
+    """A message of another holdfast, accepted there long ago."""
+    id = (LONG_AGO << 80 | number).to_bytes(16, "big")
+    return Message(id, lane, lane, "https", lane, b"/hook", "POST", (), body, LONG_AGO, LONG_AGO + MINUTE)
+
+
+def handed(message: Message, place: Place | None = None, body: str = "body") -> Accept:
+    key = IdempotencyKey(handoff_digest(message.id), idempotency("", body).body)
+    return Accept(message, key, place or Place(Standing.WAITING, message.born))
+
+
+async def every_page(desk: Desk, limit: int = 100) -> list[list[Entry]]:
+    pages, after = [], None
+    while True:
+        page, after = await desk.ledger.waiting(after, limit)
+        pages.append(page)
+        if after is None:
+            return pages
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_all_that_waits_is_read_whole_and_nothing_that_is_dead_or_delivered(desk: Desk) -> None:
+    large = b"x" * 100_000
+    waiting = await desk.accept(body=large)
+    retrying = await desk.retrying(NOW + DAY, retry=5)
+    delayed = await desk.accept(delay=MINUTE)
+    await desk.save(frozen(OTHER))
+    held = await desk.accept(OTHER)
+    await desk.bury(await desk.accept())
+    await desk.deliver(await desk.accept())
+    [page] = await every_page(desk)
+    assert ids(page) == ids([waiting, retrying, delayed, held])
+    assert [entry.message for entry in page] == [e.message for e in (waiting, retrying, delayed, held)]
+    assert page[0].message.body == large
+    assert page[1].place == Place(Standing.RETRY, retrying.message.born, NOW + DAY, 5, 1)
+    assert page[2].place == Place(Standing.RETRY, delayed.message.born, delayed.message.born, held=True)
+
+
+async def test_pages_are_bounded_in_number_and_bytes(desk: Desk) -> None:
+    entries = [await desk.accept(body=b"x" * 400_000) for _ in range(5)] + [await desk.accept() for _ in range(5)]
+    pages = await every_page(desk, 4)
+    assert [len(page) for page in pages] == [3, 4, 3]
+    assert [id for page in pages for id in ids(page)] == ids(entries)
+
+
+async def test_what_was_taken_leaves_with_all_that_is_known_of_it(desk: Desk) -> None:
+    before = dump(desk.engine)
+    await desk.accept(body=b"x" * 10_000)
+    await desk.retrying(NOW + DAY)
+    await desk.accept_waiting(OTHER, 2)
+    stays = await desk.accept()
+    page = (await every_page(desk))[0]
+    assert await desk.ledger.perform(HandOver([e for e in page if e.message.id != stays.message.id])) == 4
+    assert ids((await every_page(desk))[0]) == [stays.message.id]
+    consistency.check(dump(desk.engine), desk.rules)
+    await desk.deliver(stays)
+    after = dump(desk.engine)
+    for table in (Table.MESSAGES, Table.BODIES, Table.PLACES, Table.ATTEMPTS, Table.WAITING, Table.RETRY, Table.KEYS):
+        assert after[table] == before[table], table
+
+
+async def test_what_an_operator_dropped_or_moved_meanwhile(desk: Desk) -> None:
+    dropped, moved = await desk.accept(), await desk.retrying(NOW + DAY)
+    page = (await every_page(desk))[0]
+    await desk.ledger.perform(DropMessages(MessageFilter(id=dropped.message.id), 1))
+    await desk.ledger.perform(RetryNow(moved.message.id, desk.clock.at))
+    assert await desk.ledger.perform(HandOver(page)) == 1
+    assert await every_page(desk) == [[]]
+    consistency.check(dump(desk.engine), desk.rules)
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------
+
+
+@mark.parametrize(
+    "place",
+    [
+        Place(Standing.WAITING, LONG_AGO + MINUTE),
+        Place(Standing.WAITING, LONG_AGO + MINUTE, attempts=7),
+        Place(Standing.RETRY, LONG_AGO + MINUTE, NOW + DAY, 5, 9),
+        Place(Standing.RETRY, LONG_AGO + MINUTE, LONG_AGO + MINUTE, held=True),
+    ],
+)
+async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place) -> None:
+    message = foreign(body=b"x" * 5_000)
+    told: list[tuple[MessageId, bool]] = []
+    desk.ledger.on_accepted = lambda message, active: told.append((message.id, active))
+    assert await desk.ledger.perform(handed(message, place)) == Accepted(active=False)
+    assert told == [(message.id, False)]
+    assert await every_page(desk) == [[Entry(message, place)]]
+    consistency.check(dump(desk.engine), desk.rules)
+    view = await desk.look(at=NOW + 2 * DAY)
+    [entry] = view.fresh + view.due
+    await desk.fail(entry)
+    assert [made.number for made in (await desk.story(message)).attempts] == [place.attempts + 1]
+
+
+async def test_the_same_one_again_is_the_first(desk: Desk) -> None:
+    message = foreign()
+    results = await desk.together(handed(message), handed(message), handed(message, body="other"))
+    assert results == [Accepted(active=False), Duplicate(message.id), Conflict()]
+    assert (await desk.ledger.statistics()).waiting == 1
+    await desk.restart()
+    assert await desk.ledger.perform(handed(message)) == Duplicate(message.id)
+
+
+async def test_again_after_it_was_delivered_dropped_or_died(desk: Desk) -> None:
+    for number in range(3):
+        await desk.ledger.perform(handed(foreign(number)))
+    first, second, third = (await desk.look()).fresh
+    await desk.deliver(first)
+    await desk.ledger.perform(DropMessages(MessageFilter(id=second.message.id), 1))
+    await desk.bury(third)
+    for number in range(3):
+        assert isinstance(await desk.ledger.perform(handed(foreign(number))), Duplicate)
+    assert (await desk.ledger.statistics()).waiting == 0
+
+
+async def test_its_record_is_known_when_its_key_is_not_any_more(open_desk: OpenDesk) -> None:
+    desk = await open_desk(idempotency=1)
+    waiting, delivered = foreign(1), foreign(2)
+    await desk.ledger.perform(handed(waiting))
+    await desk.ledger.perform(handed(delivered))
+    await desk.deliver((await desk.look()).fresh[1])
+    desk.clock.at += DAY
+    assert await desk.ledger.perform(handed(waiting)) == Duplicate(waiting.id)
+    assert await desk.ledger.perform(handed(delivered)) == Duplicate(delivered.id)
+    consistency.check(dump(desk.engine), desk.rules)
+
+
+async def test_one_that_was_handed_on_is_taken_when_it_comes_back(desk: Desk) -> None:
+    """Else it would be forgotten on both sides."""
+    message = foreign()
+    await desk.ledger.perform(handed(message))
+    await desk.ledger.perform(HandOver((await every_page(desk))[0]))
+    assert await desk.ledger.perform(handed(message)) == Accepted(active=False)
+
+
+async def test_a_full_store_takes_none_and_knows_those_it_has(open_desk: OpenDesk) -> None:
+    desk = await open_desk(host_share=0.0001)
+    known = foreign(1)
+    await desk.ledger.perform(handed(known))
+    with raises(StoreFull):
+        await desk.ledger.perform(handed(foreign(2, body=b"x" * 200_000)))
+    assert await desk.ledger.perform(handed(known)) == Duplicate(known.id)
+
+
+async def test_it_expires_by_its_own_age(desk: Desk) -> None:
+    await desk.save(frozen())
+    message = foreign()
+    await desk.ledger.perform(handed(message))
+    statistics = await desk.ledger.statistics()
+    assert statistics.oldest_waiting_at == message.born
+    story = await desk.story(message)
+    assert (story.state, story.message) == (State.HELD, message._replace(body=story.message.body))

@@ -1,0 +1,80 @@
+"""What one holdfast tells another of a message: written and read to the same, and nothing else is read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.handoff import LATEST, SKEW, Facts, read_facts, write_facts
+from holdfast.core.message import Entry, Message, Place, Standing
+
+NOW = 1_700_000_000_000
+ID = (NOW << 80).to_bytes(16, "big")
+GOOD = f"id=msg_{ID.hex()}; accepted={NOW}; born={NOW}; retry=0; attempts=0"
+
+
+def entry(place: Place, route: str | None = None, *, signed: bool = False) -> Entry:
+    return Entry(Message(ID, "h:1", "h:1", "http", "h:1", b"/", "POST", (), b"", NOW, NOW, route, signed), place)
+
+
+@given(
+    born=st.integers(NOW, LATEST),
+    due=st.none() | st.integers(0, LATEST),
+    retry=st.integers(0, 20),
+    more=st.integers(0, 100),
+    held=st.booleans(),
+    route=st.sampled_from([None, "billing", "a-b_c"]),
+    signed=st.booleans(),
+)
+def test_what_is_written_is_read(
+    born: int, due: int | None, retry: int, more: int, held: bool, route: str | None, signed: bool
+) -> None:
+    if due is None:
+        place = Place(Standing.WAITING, born, attempts=more)
+    else:
+        place = Place(Standing.RETRY, born, due, retry, retry + more, held)
+    signed = signed and route is not None
+    assert read_facts(write_facts(entry(place, route, signed=signed)), NOW) == Facts(ID, NOW, place, route, signed)
+
+
+def test_one_that_could_start_at_once_waits_there() -> None:
+    facts = read_facts(write_facts(entry(Place(Standing.ACTIVE, NOW))), NOW)
+    assert facts.place == Place(Standing.WAITING, NOW)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yes",
+        GOOD.upper(),
+        GOOD + ";",
+        " " + GOOD,
+        GOOD.replace("; ", ";"),
+        GOOD.replace("; born", "; color=red; born"),
+        GOOD.replace("retry=0", "retry=00"),
+        GOOD.replace("retry=0", "retry=-1"),
+        GOOD.replace("attempts=0", "attempts=0x1"),
+        GOOD.replace("attempts=0", "attempts=\N{ARABIC-INDIC DIGIT ONE}"),
+        GOOD.replace("msg_", ""),
+        GOOD + "; held",
+        GOOD + "; signed",
+        GOOD + "; route=Billing",
+        GOOD + "; route=a; due=1",
+        GOOD.replace("retry=0", "retry=1"),  # a retry has a moment
+        GOOD.replace("retry=0", "retry=2").replace("attempts=0", "attempts=1") + f"; due={NOW}",
+        GOOD.replace("retry=0", "retry=21").replace("attempts=0", "attempts=30") + f"; due={NOW}",
+        GOOD.replace("attempts=0", "attempts=60001"),
+        GOOD.replace(f"born={NOW}", f"born={NOW - 1}"),
+        GOOD.replace(f"born={NOW}", f"born={LATEST + 1}"),
+        GOOD + f"; due={LATEST + 1}",
+        GOOD.replace(f"={NOW}", f"={NOW + SKEW + 1}"),
+        GOOD.replace(ID.hex(), "f" * 32),
+    ],
+)
+def test_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_facts(text, NOW)
+
+
+def test_the_good_one_is_read() -> None:
+    assert read_facts(GOOD, NOW).place == Place(Standing.WAITING, NOW)

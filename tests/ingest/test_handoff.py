@@ -1,0 +1,142 @@
+"""What another holdfast hands over: taken with the token alone, as it stood, by the config of this side."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.handoff import write_facts
+from holdfast.core.message import Entry, Message, Place, Standing, id_text
+from holdfast.store.tables import Table
+from ingest.gateway import NOW, Answer, Gateway, gateway
+
+TOKEN = b"s3cret"
+WITH_TOKEN = ("Holdfast-Token", "s3cret")
+ID = (NOW - 5_000 << 80).to_bytes(16, "big")
+WAITING = Place(Standing.WAITING, NOW - 5_000)
+SECRET = {"scheme": "standard-webhooks", "secret_env": "SECRET"}
+
+
+def facts(place: Place = WAITING, route: str | None = None, *, signed: bool = False) -> str:
+    message = Message(ID, "", "", "", "", b"", "", (), b"", NOW - 5_000, NOW - 5_000, route, signed)
+    return write_facts(Entry(message, place))
+
+
+async def hand_over(
+    it: Gateway, value: str, *headers: tuple[str, str], to: str = "https://api.example.com/hook?x=1", **of: Any
+) -> Answer:
+    said = [("Holdfast-Target", to), ("Holdfast-Handoff", value), *headers]
+    return await it.post("/", said if of.pop("bare", False) else [WITH_TOKEN, *said], **of)
+
+
+async def test_it_is_stored_as_it_stood_with_its_own_id() -> None:
+    place = Place(Standing.RETRY, NOW - 5_000, NOW + 60_000, 5, 7, True)
+    async with gateway(token=TOKEN) as it:
+        answer = await hand_over(it, facts(place), ("X-Own", "1"), ("Idempotency-Key", "app"), method="PUT")
+        assert (answer.status, answer.header("holdfast-message-id")) == (202, id_text(ID))
+        message = it.message
+        assert (message.id, message.method, message.target) == (ID, "PUT", "https://api.example.com/hook?x=1")
+        assert (message.accepted_at, message.born, message.body) == (NOW - 5_000, NOW - 5_000, b"{}")
+        assert message.headers == ((b"x-own", b"1"), (b"idempotency-key", b"app"))
+        with it.engine.read() as transaction:
+            assert transaction.get(Table.PLACES, ID) is not None
+            assert transaction.count(Table.RETRY, b"api.example.com:443") == 1
+
+
+async def test_again_is_a_duplicate_also_with_the_apps_own_key() -> None:
+    async with gateway(token=TOKEN) as it:
+        own = ("Idempotency-Key", "app")
+        assert (await hand_over(it, facts(), own)).header("holdfast-duplicate") is None
+        again = await hand_over(it, facts(), own)
+        assert (again.status, again.header("holdfast-duplicate")) == (202, "true")
+        assert again.header("holdfast-message-id") == id_text(ID)
+        assert (await hand_over(it, facts(), body=b"another")).status == 422
+        fresh = await it.post("/https://api.example.com/hook?x=1", [WITH_TOKEN, own])
+        assert fresh.header("holdfast-duplicate") is None
+        assert len(it.messages) == 2
+
+
+async def test_without_a_token_here_nothing_is_taken() -> None:
+    async with gateway() as it:
+        answer = await hand_over(it, facts())
+        assert (answer.status, answer.slug) == (403, "handoff-needs-token")
+        assert "ingest.token_file" in answer.json["detail"]
+        assert it.refusals == ["handoff-needs-token"]
+
+
+@pytest.mark.parametrize("headers", [[], [("Holdfast-Token", "wrong")], [("Proxy-Authorization", "Bearer s3cret")]])
+async def test_with_another_token_nothing_is_taken(headers: list[tuple[str, str]]) -> None:
+    async with gateway(token=TOKEN) as it:
+        answer = await hand_over(it, facts(), *headers, bare=True)
+        assert (answer.status, answer.slug) == (403, "wrong-token")
+
+
+async def test_a_header_of_a_route_may_look_like_a_browsers() -> None:
+    async with gateway(token=TOKEN) as it:
+        assert (await hand_over(it, facts(), ("Origin", "https://app.example"))).status == 202
+        assert it.message.headers == ((b"origin", b"https://app.example"),)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Holdfast-Handoff", "yes")],
+        [("Holdfast-Handoff", facts()), ("Holdfast-Handoff", facts().replace("retry=0", "retry=1"))],
+        [("Holdfast-Handoff", facts()), ("Holdfast-Delay", "1s")],
+    ],
+)
+async def test_nonsense_is_400_and_says_so(headers: list[tuple[str, str]]) -> None:
+    async with gateway(token=TOKEN) as it:
+        answer = await it.post("/", [WITH_TOKEN, ("Holdfast-Target", "https://api.example.com/"), *headers])
+        assert (answer.status, answer.slug) == (400, "bad-handoff")
+        assert not it.messages
+
+
+@pytest.mark.parametrize("target", ["/", "/https://api.example.com/", "/to/billing"])
+async def test_the_target_is_named_in_its_header_alone(target: str) -> None:
+    async with gateway({"routes": {"billing": {"url": "https://api.example.com/"}}}, token=TOKEN) as it:
+        headers = [WITH_TOKEN, ("Holdfast-Handoff", facts())]
+        assert (await it.post(target, headers)).slug == "bad-handoff"
+
+
+async def test_a_get_is_no_hand_over() -> None:
+    async with gateway(token=TOKEN) as it:
+        assert (await hand_over(it, facts(), method="GET")).status == 405
+
+
+# -- this side's config decides ----------------------------------------------------------------------------------------
+
+PRIVATE = "http://10.0.0.7:9000/in/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "route", "status"),
+    [
+        ("http://10.0.0.7:9000/in", "billing", 202),
+        ("http://10.0.0.7:9000/in", "other", 403),
+        ("http://10.0.0.7:9000/in", None, 403),
+        ("http://10.0.0.8:9000/in", "billing", 403),
+    ],
+)
+async def test_a_route_of_the_same_name_opens_its_own_host(url: str, route: str | None, status: int) -> None:
+    async with gateway({"routes": {"billing": {"url": url}}}, token=TOKEN) as it:
+        answer = await hand_over(it, facts(route=route), to=PRIVATE)
+        assert answer.status == status
+        if status == 202:
+            assert it.message.route == "billing"
+        else:
+            assert answer.slug == "egress-denied"
+
+
+async def test_of_an_unknown_route_it_goes_on_without_one() -> None:
+    async with gateway(token=TOKEN) as it:
+        assert (await hand_over(it, facts(route="billing"))).status == 202
+        assert (it.message.route, it.message.signed) == (None, False)
+
+
+@pytest.mark.parametrize(("sign", "status"), [(SECRET, 202), (None, 404)])
+async def test_a_signed_one_is_taken_where_it_can_be_signed(sign: object, status: int) -> None:
+    route = {"url": "https://api.example.com/", **({"sign": sign} if sign else {})}
+    async with gateway({"routes": {"billing": route}}, token=TOKEN) as it:
+        assert (await hand_over(it, facts(route="billing", signed=True))).status == status
+        assert (await hand_over(it, facts(route="gone", signed=True))).slug == "unknown-route"
+        assert [(message.route, message.signed) for message in it.messages] == [("billing", True)] * (status == 202)
