@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import trio
 
@@ -44,11 +45,12 @@ from holdfast.operate.peers import Admission
 from holdfast.operate.probes import Probes
 from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
-from holdfast.reloading import changed, merge
+from holdfast.reloading import changed, files_read, merge
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.work import StoreRules
 from holdfast.telling import tell_end, tell_failure, tell_handed_over, tell_jump, tell_oddities, tell_start
+from holdfast.watching import Watch
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT = 0, 1, 2, 3, 4
 
@@ -60,14 +62,14 @@ LAST_ANSWERS = 2.0
 _logger = logging.getLogger("holdfast")
 
 
-def main(config: Config, load: Callable[[], Config]) -> int:
-    """Run the gateway until a signal; returns the exit status. `load` gives the config anew for a reload."""
+def main(config: Config, load: Callable[[], Config], file: Path | None) -> int:
+    """Run the gateway until a signal; returns the exit status. `load` gives the config anew, from `file` if any."""
     setup(config.log.format, config.log.level)
     try:
         credentials = read_credentials(config, os.environ)
         group = group_number(config.listen.control_group)
         engine = LmdbEngine(config.store.path, config.store.max_size)
-        gateway = Gateway(config, engine, credentials, group, load)
+        gateway = Gateway(config, engine, credentials, group, load, file)
     except ConfigError as error:
         for fault in error.faults:
             print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
@@ -94,9 +96,11 @@ class Gateway:
         credentials: Credentials,
         group: int | None,
         load: Callable[[], Config],
+        file: Path | None,
     ) -> None:
         self._config = config
         self._load = load
+        self._watch = Watch(lambda: files_read(self._config, file))
         self._credentials = credentials
         self._group = group
         self._servers: dict[str, Server] = {}
@@ -148,6 +152,8 @@ class Gateway:
             operators.start_soon(watch_clock, self._clock, tell_jump)
             operators.start_soon(self._notifier.keep_watch, lambda: self._lifecycle.store_trouble)
             await self._serve_operators(operators, listeners)
+            if self._config.process.watch_config:
+                operators.start_soon(self._reload_on_change)
             async with trio.open_nursery() as store:
                 await store.start(self._ledger.run)
                 if self._ledger.failed is None:
@@ -239,12 +245,30 @@ class Gateway:
                 with suppress(ConfigError):
                     self._reload()
 
+    async def _reload_on_change(self) -> None:
+        def take_over() -> None:
+            with suppress(ConfigError):
+                self._reload()
+
+        self._watch.remember()
+        if not self._is_as_loaded():
+            take_over()
+        await self._watch.run(take_over)
+
+    def _is_as_loaded(self) -> bool:
+        """Whether the config on disk is what runs: it may have been written while the process started."""
+        try:
+            return self._load() == self._config
+        except ConfigError:
+            return False
+
     def _reload(self) -> dict[str, list[str]]:
         with self._notifier.reloading():
             return self._take_over()
 
     def _take_over(self) -> dict[str, list[str]]:
         """The config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
+        self._watch.remember()
         try:
             wanted = self._load()
             credentials = read_credentials(wanted, os.environ)
@@ -270,8 +294,9 @@ class Gateway:
         self._insight.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
-        server, ingest = self._servers.get("ingest"), self._ingest()
+        server = self._servers.get("ingest")
         if server is not None:
+            ingest = self._ingest()
             server.handler, server.gate = ingest, ingest.gate
             server.set_limits(_ingest_limits(config))
 

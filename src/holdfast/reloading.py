@@ -1,6 +1,7 @@
 """What a new config may change while the gateway runs, and what only a restart can."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config
@@ -15,8 +16,15 @@ NEEDS_RESTART = (
     "store.max_size",
     "ingest.idempotency",
     "delivery.max_answer",
+    "process.watch_config",
 )
-"""Sockets and files that are open, and what stored keys were laid out by."""
+"""Sockets and files that are open, what stored keys were laid out by, and tasks that run or don't."""
+
+
+def files_read(config: Config, file: Path | None) -> list[Path]:
+    """What a reload reads: the config's file, and those it names that are not looked at with every attempt."""
+    named = (file, config.ingest.token_file, config.delivery.proxy_credentials_file, config.delivery.ca_file)
+    return [path for path in named if path is not None]
 
 
 def merge(running: Config, wanted: Config) -> tuple[Config, list[str]]:

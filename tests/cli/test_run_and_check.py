@@ -18,9 +18,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configs that the gateway was started with; it ends at once, with status 3."""
     configs: list[Config] = []
 
-    def start(config: Config, load: Callable[[], Config]) -> int:
+    def start(config: Config, load: Callable[[], Config], file: Path | None) -> int:
         configs.append(config)
         assert load() == config
+        assert file is None or file.is_file()
         return 3
 
     stand_in = ModuleType("holdfast.app")

@@ -257,6 +257,51 @@ def test_linger_fits_into_the_drain() -> None:
     assert str(fault) == 'drain.linger: "26s" is longer than drain.timeout, which ends it; allowed: at most "25s"'
 
 
+WITH_TOKEN: dict[str, object] = {"ingest.token_file": "/run/token"}
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://gateway.hooks.svc:8800", Address("gateway.hooks.svc", 8800)),
+        ("HTTP://[fd00::1]:8800/", Address("fd00::1", 8800)),
+        ("", None),
+    ],
+)
+def test_where_to_hand_over(url: str, address: Address | None) -> None:
+    assert make({**WITH_TOKEN, "drain.handoff": url}).drain.handoff == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "gateway:8800",
+        "https://gateway:8800",
+        "http://gateway",
+        "http://gateway:0",
+        "http://gateway:8800/x",
+        "http://a@b:1",
+    ],
+)
+def test_no_place_to_hand_over(url: str) -> None:
+    (fault,) = faults_of(nest({**WITH_TOKEN, "drain.handoff": url}))
+    assert fault.key == "drain.handoff"
+    assert "http://host:port" in fault.allowed
+
+
+def test_handing_over_needs_a_token_another_holdfast_and_a_third_of_the_drain() -> None:
+    (fault,) = faults_of(nest({"drain.handoff": "http://gateway:8800"}))
+    assert fault.key == "drain.handoff"
+    assert "ingest.token_file" in fault.allowed
+    (fault,) = faults_of(nest({**WITH_TOKEN, "drain.handoff": "http://127.0.0.1:8800"}))
+    assert "holdfast itself" in fault.problem
+    long = {**WITH_TOKEN, "drain.handoff": "http://gateway:8800", "drain.timeout": "30s"}
+    assert make({**long, "drain.linger": "20s"}).drain.handoff_time == 10_000
+    (fault,) = faults_of(nest({**long, "drain.linger": "21s"}))
+    assert (fault.key, fault.allowed) == ("drain.linger", 'at most "20s"')
+    assert make({"drain.timeout": "30s"}).drain.handoff_time == 0
+
+
 def test_the_control_socket_has_a_path_that_the_kernel_takes() -> None:
     assert len(str(make({"listen.control": "/" + "a" * 106}).listen.control)) == 107
     (fault,) = faults_of(nest({"store.path": "/" + "a" * 100}))

@@ -6,7 +6,7 @@ from functools import partial
 
 from holdfast.cli.parsing import add_config, command_parser
 from holdfast.cli.settings import load_config
-from holdfast.config import load
+from holdfast.config import config_file, load
 
 _FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.status"}
 
@@ -17,7 +17,8 @@ def run(arguments: list[str]) -> int:
     # After the config: the gateway's imports take longer than finding a fault.
     from holdfast.app import main
 
-    return main(config, partial(load, options.config, os.environ, flags_of(options)))
+    file = config_file(options.config, os.environ)
+    return main(config, partial(load, options.config, os.environ, flags_of(options)), file)
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, str]:

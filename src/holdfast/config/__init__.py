@@ -11,7 +11,7 @@ units.py     durations and sizes
 faults.py    Fault and ConfigError
 """
 
-from holdfast.config.build import build, default_store_path, load
+from holdfast.config.build import build, config_file, default_store_path, load
 from holdfast.config.faults import ConfigError, Fault
 from holdfast.config.tree import (
     Address,
@@ -51,6 +51,7 @@ __all__ = [
     "Sign",
     "Store",
     "build",
+    "config_file",
     "default_store_path",
     "format_duration",
     "format_size",

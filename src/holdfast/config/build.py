@@ -20,9 +20,15 @@ _NOTHING: Mapping[str, str] = {}
 
 def load(path: str | Path | None, environ: Mapping[str, str], flags: Mapping[str, str] = _NOTHING) -> Config:
     """Config of this process: flags over environment over file (`path`, else $HOLDFAST_CONFIG, else none)."""
-    name = path or environ.get(FILE_VARIABLE)
-    mapping = _read_file(Path(name)) if name else {}
+    file = config_file(path, environ)
+    mapping = _read_file(file) if file is not None else {}
     return build(mapping, environ=environ, flags=flags, uid=os.geteuid(), cwd=Path.cwd())
+
+
+def config_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The file that `load` reads; None if there is none."""
+    name = path or environ.get(FILE_VARIABLE)
+    return Path(name) if name else None
 
 
 def build(

@@ -1,0 +1,396 @@
+"""drain.handoff with two real processes: what waits at the end is the other's, once, and goes on there as it stood."""
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
+
+TOKEN = "s3cret"
+LONG: dict[str, Any] = {"retry__base": "1h", "circuit__min_attempts": 0, "drain__timeout": "60s"}
+"""What failed once is not due again in this test, and a hand-over has all the time it needs."""
+BRIEF: dict[str, Any] = LONG | {"drain__timeout": "3s"}
+"""For what can't be handed over: it is tried until the time is over."""
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    return file
+
+
+@contextmanager
+def second(tmp_path: Path, token: Path, **keys: object) -> Iterator[Gateway]:
+    with running(tmp_path / "second", ingest__token_file=token, **(LONG | keys)) as gateway:
+        yield gateway
+
+
+@contextmanager
+def first(tmp_path: Path, token: Path, to: str, **keys: object) -> Iterator[Gateway]:
+    given = {"drain__handoff": f"http://{to}", "ingest__token_file": token} | LONG | keys
+    with running(tmp_path / "first", **given) as gateway:
+        yield gateway
+
+
+def post(gateway: Gateway, target: str, body: bytes = b"{}", **headers: str) -> str:
+    answer = gateway.post(target, body, holdfast_token=TOKEN, **headers)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def failing(gateway: Gateway, receiver: Receiver, count: int) -> list[str]:
+    """Messages whose first attempt failed, and which wait for their retry."""
+    receiver.answer = lambda request: 500
+    ids = [post(gateway, f"{receiver.url}/{number}", str(number).encode()) for number in range(count)]
+    until(lambda: gateway.get("/status").json()["queues"]["retry"] == count)
+    return ids
+
+
+def waiting(gateway: Gateway) -> list[dict[str, Any]]:
+    return list(gateway.call("GET", "/v1/messages?limit=1000").json()["messages"])
+
+
+def key_of(receiver: Receiver) -> str:
+    return f"127.0.0.1:{receiver.port}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fsck(store: Path) -> None:
+    done = subprocess.run(
+        [HOLDFAST, "fsck"], env=settings(store), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def last(gateway: Gateway, name: str) -> dict[str, Any]:
+    return [event for event in gateway.events() if event["event"] == name][-1]
+
+
+# -- what is handed over -----------------------------------------------------------------------------------------------
+
+
+def test_fresh_retrying_delayed_and_held_ones_go_over_and_arrive_once(
+    tmp_path: Path, token: Path, receiver: Receiver
+) -> None:
+    frozen, hanging = Receiver(), Receiver()
+    entered, let_go = hanging.hang()
+    with second(tmp_path, token) as other:
+        # Of nine seconds six are for what is due, and here something is due all the time.
+        with first(tmp_path, token, other.ingest, drain__timeout="9s", delivery__per_host=1) as gateway:
+            retrying = failing(gateway, receiver, 3)
+            gateway.call("POST", f"/v1/circuits/{key_of(frozen)}/freeze")
+            held = [post(gateway, f"{frozen.url}/held", b"h", webhook_id="own-id"), post(gateway, f"{frozen.url}/held")]
+            delayed = post(gateway, f"{receiver.url}/delayed", holdfast_delay="1h")
+            fresh = [post(gateway, f"{hanging.url}/{number}") for number in range(3)]
+            assert entered.wait(PATIENCE)
+            assert gateway.stop() == 0
+            exit_line = gateway.events()[-1]
+            assert (exit_line["event"], exit_line["waiting"], exit_line["handed_over"]) == ("exit", 0, 9)
+            expected = {key_of(receiver): 4, key_of(frozen): 2, key_of(hanging): 3}
+            assert exit_line["handed_over_by_host"] == expected
+            assert last(gateway, "handed_over")["left"] == {}
+        let_go.set()
+        hanging.answer = receiver.answer = lambda request: 200
+        frozen.wait_for(lambda requests: len(requests) == 2)
+        hanging.wait_for(lambda requests: len(requests) >= 4)
+        for id in (*retrying, delayed):
+            assert other.message(id)["state"] in ("queued", "retrying")
+            other.call("POST", f"/v1/messages/{id}/retry")
+        until(lambda: other.get("/status").json()["store"]["waiting"] == 0)
+        assert all(other.message(id)["state"] == "delivered" for id in (*retrying, *held, delayed, *fresh))
+        assert other.stop() == 0
+    taken = Counter(request.id for request in receiver.requests if request.status == 200)
+    assert taken == Counter([*retrying, delayed])
+    assert Counter(request.id for request in frozen.requests) == Counter(["own-id", held[1]])
+    # The one that hung was with the receiver already, and was cut off there.
+    assert Counter(request.id for request in hanging.requests) == Counter([*fresh, fresh[0]])
+    for request in (*receiver.requests, *frozen.requests, *hanging.requests):
+        assert not [name for name in request.headers if name.startswith("holdfast-")]
+    fsck(tmp_path / "first")
+    fsck(tmp_path / "second")
+    frozen.close()
+    hanging.close()
+
+
+def test_retry_number_age_and_due_time_go_on(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+    receiver.answer = lambda request: 500
+    with second(tmp_path, token) as other:
+        other.call("POST", f"/v1/circuits/{key_of(receiver)}/freeze")
+        with first(tmp_path, token, other.ingest, retry__base="20ms") as gateway:
+            id = post(gateway, f"{receiver.url}/x")
+            until(lambda: gateway.message(id)["retry"] >= 5)
+            gateway.call("POST", f"/v1/circuits/{key_of(receiver)}/freeze")
+            assert gateway.call("POST", "/v1/drain", {"wait": True}).json()["quiet"], "all outcomes are on disk"
+            [before] = waiting(gateway)
+            assert gateway.stop() == 0
+        [after] = waiting(other)
+        for fact in ("id", "retry", "next_attempt_at", "accepted_at", "target", "method", "size", "state"):
+            assert after[fact] == before[fact], fact
+        made = len(before["attempts"])
+        receiver.answer = lambda request: 500 if len(receiver.requests) == made else 200
+        other.call("POST", f"/v1/circuits/{key_of(receiver)}/unfreeze")
+        until(lambda: other.message(id)["attempts"])
+        again = other.message(id)
+        assert (again["retry"], again["attempts"][0]["number"]) == (before["retry"] + 1, made + 1)
+        assert again["attempts"][0]["kind"] == "retry"
+
+
+def test_the_due_time_is_kept_to_the_millisecond(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+    with second(tmp_path, token) as other, first(tmp_path, token, other.ingest) as gateway:
+        failing(gateway, receiver, 3)
+        before = {each["id"]: each["next_attempt_at"] for each in waiting(gateway)}
+        assert gateway.stop() == 0
+        assert {each["id"]: each["next_attempt_at"] for each in waiting(other)} == before
+        assert all(each["state"] == "retrying" for each in waiting(other))
+
+
+def test_a_signed_message_is_signed_there_and_stays_where_it_can_not_be(
+    tmp_path: Path, token: Path, receiver: Receiver
+) -> None:
+    (tmp_path / "secret").write_text("whsec_" + "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+    config = tmp_path / "routes.toml"
+    config.write_text(f'[routes.billing]\nurl = "{receiver.url}/in"\nsign = {{ secret_file = "{tmp_path}/secret" }}\n')
+    receiver.answer = lambda request: 500
+    keys = LONG | {"ingest__token_file": token, "drain__timeout": "3s"}
+    with running(tmp_path / "second", **keys) as other:
+        to = f"http://{other.ingest}"
+        with running(tmp_path / "first", config=config, drain__handoff=to, **keys) as gateway:
+            send_by_route(gateway)
+            until(lambda: gateway.get("/status").json()["queues"]["retry"] == 1)
+            assert gateway.stop() == 0
+            assert gateway.events()[-1]["waiting"] == 1
+            assert last(gateway, "handed_over")["left"] == {"it answered 404, unknown-route": 1}
+        config_there = tmp_path / "second.toml"
+        config_there.write_text(config.read_text())
+    with running(tmp_path / "second", config=config_there, **keys) as other:
+        to = f"http://{other.ingest}"
+        with running(tmp_path / "first", config=config, drain__handoff=to, **keys) as gateway:
+            assert gateway.stop() == 0
+            assert gateway.events()[-1]["handed_over"] == 1
+        receiver.answer = lambda request: 200
+        [message] = waiting(other)
+        other.call("POST", f"/v1/messages/{message['id']}/retry")
+        signed = receiver.wait_for(lambda requests: requests[-1].status == 200)[-1]
+    assert signed.headers["webhook-signature"].startswith("v1,")
+    assert signed.id == message["id"]
+
+
+def send_by_route(gateway: Gateway) -> None:
+    answer = httpx.post(f"http://{gateway.ingest}/to/billing", headers={"holdfast-token": TOKEN}, **PLAIN)
+    assert answer.status_code == 202
+
+
+# -- what can't be handed over stays -----------------------------------------------------------------------------------
+
+
+class NotHoldfast:
+    """Answers everything with 200, as a web server at the wrong address would."""
+
+    def __enter__(self) -> "NotHoldfast":
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def trouble(kind: str, tmp_path: Path, token: Path) -> Iterator[tuple[str, str]]:
+    """The address of a holdfast that takes nothing, and what the log says of it."""
+    if kind == "down":
+        yield f"127.0.0.1:{free_port()}", "Connection refused"
+    elif kind == "no holdfast":
+        with NotHoldfast() as server:
+            yield server.address, "it answered 200 without the message's id"
+    elif kind == "wrong token":
+        (tmp_path / "another").write_text("another")
+        with second(tmp_path, tmp_path / "another") as other:
+            yield other.ingest, "it answered 403, wrong-token"
+    elif kind == "no token":
+        with running(tmp_path / "second") as other:
+            yield other.ingest, "it answered 403, handoff-needs-token"
+    else:
+        with second(tmp_path, token, store__host_share="0.0000001") as other:
+            yield other.ingest, "it answered 507, host-share-used"
+
+
+@pytest.mark.parametrize("kind", ["down", "no holdfast", "wrong token", "no token", "full"])
+def test_what_is_not_taken_stays_and_is_delivered_after_a_restart(
+    tmp_path: Path, token: Path, receiver: Receiver, kind: str
+) -> None:
+    with trouble(kind, tmp_path, token) as (address, said):
+        with first(tmp_path, token, address, **BRIEF) as gateway:
+            ids = failing(gateway, receiver, 5)
+            assert gateway.stop() == 0
+            exit_line, told = gateway.events()[-1], last(gateway, "handed_over")
+    assert (exit_line["waiting"], exit_line["handed_over"]) == (5, 0)
+    assert exit_line["waiting_by_host"] == {key_of(receiver): 5}
+    assert (told["messages"], told["level"]) == (0, "warning")
+    assert any(said in reason for reason in told["left"]), told
+    assert TOKEN not in json.dumps(told)
+    receiver.answer = lambda request: 200
+    with first(tmp_path, token, address, **BRIEF) as gateway:
+        for id in ids:
+            gateway.call("POST", f"/v1/messages/{id}/retry")
+        until(lambda: gateway.get("/status").json()["store"]["waiting"] == 0)
+    assert Counter(request.id for request in receiver.requests if request.status == 200) == Counter(ids)
+
+
+# -- killed in the middle ----------------------------------------------------------------------------------------------
+
+
+class Passing:
+    """Between the two: counts answers that came back, and holds them up from a number on."""
+
+    def __init__(self, to: str, hold_after: int) -> None:
+        host, _, port = to.rpartition(":")
+        self._to = (host, int(port))
+        self._hold_after = hold_after
+        self.answers = 0
+        self.holding = threading.Event()
+        self._let_go = threading.Event()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._to)
+            except OSError:
+                near.close()
+                continue
+            for source, sink, back in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self._pass, args=(source, sink, back), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, back: bool) -> None:
+        try:
+            while data := source.recv(65_536):
+                if back:
+                    self._count(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, sink):
+                end.close()
+
+    def _count(self, data: bytes) -> None:
+        with self._lock:
+            self.answers += data.count(b"HTTP/1.1 202")
+            held = self.answers > self._hold_after
+        if held and not self._let_go.is_set():
+            self.holding.set()
+            self._let_go.wait(PATIENCE)
+
+    def let_go(self) -> None:
+        self._let_go.set()
+
+    def close(self) -> None:
+        self.let_go()
+        self._listener.close()
+
+
+def test_the_giver_is_killed_in_the_middle(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+    """Some are acknowledged and forgotten, some acknowledged and not yet; given again they are one each."""
+    with second(tmp_path, token) as other:
+        passing = Passing(other.ingest, 140)
+        with first(tmp_path, token, passing.address) as gateway:
+            ids = failing(gateway, receiver, 170)
+            gateway.process.send_signal(signal.SIGTERM)
+            assert passing.holding.wait(PATIENCE)
+            gateway.kill()
+        passing.close()
+        taken = {each["id"] for each in waiting(other)}
+        assert 128 < len(taken) < 170
+        with first(tmp_path, token, other.ingest) as gateway:
+            kept = {each["id"] for each in waiting(gateway)}
+            assert kept | taken == set(ids)
+            assert kept & taken, "some were given, and nobody knew here"
+            assert gateway.stop() == 0
+            assert gateway.events()[-1]["waiting"] == 0
+        check_all_arrive_once(other, receiver, ids)
+
+
+def test_the_taker_is_killed_in_the_middle_and_comes_back(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+    port = free_port()
+    here = {"listen__ingest": f"127.0.0.1:{port}"}
+    with second(tmp_path, token, **here) as other:
+        passing = Passing(other.ingest, 40)
+        with first(tmp_path, token, passing.address) as gateway:
+            ids = failing(gateway, receiver, 100)
+            gateway.process.send_signal(signal.SIGTERM)
+            assert passing.holding.wait(PATIENCE)
+            other.kill()
+            passing.let_go()
+            with second(tmp_path, token, **here) as other_again:
+                assert gateway.process.wait(PATIENCE * 2) == 0
+                assert (gateway.events()[-1]["waiting"], gateway.events()[-1]["handed_over"]) == (0, 100)
+                check_all_arrive_once(other_again, receiver, ids)
+        passing.close()
+
+
+def check_all_arrive_once(other: Gateway, receiver: Receiver, ids: list[str]) -> None:
+    assert Counter(each["id"] for each in waiting(other)) == Counter(ids)
+    receiver.answer = lambda request: 200
+    for id in ids:
+        other.call("POST", f"/v1/messages/{id}/retry")
+    until(lambda: other.get("/status").json()["store"]["waiting"] == 0)
+    assert Counter(delivered(receiver.requests)) == Counter(ids)
+
+
+def delivered(requests: list[Received]) -> list[str]:
+    return [request.id for request in requests if request.status == 200]
+
+
+def test_handed_back_it_is_taken_again(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+    """There and back again, and there once more: a key that is remembered must not stand for what was given away."""
+    ports = {"first": free_port(), "second": free_port()}
+
+    def one(name: str, to: str) -> Any:
+        keys = LONG | {"listen__ingest": f"127.0.0.1:{ports[name]}", "ingest__token_file": token}
+        return running(tmp_path / name, drain__handoff=f"http://127.0.0.1:{ports[to]}", **keys)
+
+    with ExitStack() as processes:
+        giver = processes.enter_context(one("first", "second"))
+        ids = failing(giver, receiver, 3)
+        for name, to in (("second", "first"), ("first", "second"), ("second", "first")):
+            taker = processes.enter_context(one(name, to))
+            assert giver.stop() == 0
+            assert (giver.events()[-1]["waiting"], giver.events()[-1]["handed_over"]) == (0, 3)
+            assert {each["id"] for each in waiting(taker)} == set(ids)
+            giver = taker

@@ -1,0 +1,171 @@
+"""process.watch_config: a config that changes on disk is taken over by itself, however it was changed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from harness import PLAIN, Gateway, Receiver, running, until
+from holdfast.watching import LOOK_EVERY, Watch
+
+ROUTE = '[routes.{name}]\nurl = "{url}/in"\n'
+
+
+@contextmanager
+def watching(file: Path, tmp_path: Path, **keys: object) -> Iterator[Gateway]:
+    with running(tmp_path / "store", config=file, process__watch_config="true", **keys) as gateway:
+        yield gateway
+
+
+def told(gateway: Gateway, name: str) -> list[dict[str, Any]]:
+    return [event for event in gateway.events() if event["event"] == name]
+
+
+def reloaded(gateway: Gateway, key: str) -> bool:
+    return any(key in event["changed"] for event in told(gateway, "reloaded"))
+
+
+def send(gateway: Gateway, route: str, **headers: str) -> int:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.post(f"http://{gateway.ingest}/to/{route}", headers=named, **PLAIN).status_code
+
+
+def test_a_plain_rewrite_and_an_atomic_rename(tmp_path: Path, receiver: Receiver) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("")
+    with watching(file, tmp_path) as gateway:
+        assert send(gateway, "one") == 404
+        file.write_text(ROUTE.format(name="one", url=receiver.url))
+        until(lambda: reloaded(gateway, "routes.one"))
+        assert send(gateway, "one") == 202
+        beside = tmp_path / "new.toml"
+        beside.write_text(ROUTE.format(name="two", url=receiver.url))
+        beside.rename(file)
+        until(lambda: reloaded(gateway, "routes.two"))
+        assert (send(gateway, "one"), send(gateway, "two")) == (404, 202)
+        assert len(told(gateway, "reloaded")) == 2
+
+
+def swap(folder: Path, version: str, **files: str) -> None:
+    """As a kubelet does it: a new folder, and one link that is moved to it at once."""
+    data = folder / f"..{version}"
+    data.mkdir()
+    for name, text in files.items():
+        (data / name).write_text(text)
+    link = folder / "..data_tmp"
+    link.symlink_to(data.name)
+    link.rename(folder / "..data")
+
+
+def test_a_config_map(tmp_path: Path, receiver: Receiver) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    swap(folder, "2026_01", config="", token="one")
+    for name in ("config", "token"):
+        (folder / name).symlink_to(f"..data/{name}")
+    with watching(folder / "config", tmp_path, ingest__token_file=folder / "token") as gateway:
+        assert send(gateway, "billing", holdfast_token="one") == 404
+        swap(folder, "2026_02", config=ROUTE.format(name="billing", url=receiver.url), token="one")
+        until(lambda: reloaded(gateway, "routes.billing"))
+        assert send(gateway, "billing", holdfast_token="one") == 202
+        # Of what a config names the content alone may change.
+        swap(folder, "2026_03", config=ROUTE.format(name="billing", url=receiver.url), token="two")
+        until(lambda: send(gateway, "billing", holdfast_token="two") == 202)
+        assert send(gateway, "billing", holdfast_token="one") == 403
+        assert [event["changed"] for event in told(gateway, "reloaded")] == [["routes.billing"], []]
+
+
+def test_a_bad_file_is_told_once_and_a_good_one_after_it_is_taken(tmp_path: Path, receiver: Receiver) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text(ROUTE.format(name="one", url=receiver.url))
+    with watching(file, tmp_path) as gateway:
+        file.write_text("[routes.one\n")
+        until(lambda: told(gateway, "reload_refused"))
+        assert send(gateway, "one") == 202
+        os.utime(file, (1, 1))  # touched, and as bad as before
+        file.write_text("[retry]\nbase = 'soon'\n")
+        until(lambda: len(told(gateway, "reload_refused")) == 2)
+        assert "retry.base" in told(gateway, "reload_refused")[1]["faults"][0]
+        file.write_text(ROUTE.format(name="two", url=receiver.url))
+        until(lambda: reloaded(gateway, "routes.two"))
+        assert len(told(gateway, "reload_refused")) == 2
+
+
+def test_what_a_reload_took_over_is_not_taken_over_again(tmp_path: Path, receiver: Receiver) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("")
+    with watching(file, tmp_path) as gateway:
+        file.write_text(ROUTE.format(name="one", url=receiver.url))
+        assert gateway.call("POST", "/v1/reload").json()["changed"] == ["routes.one"]
+        file.write_text(ROUTE.format(name="two", url=receiver.url))
+        until(lambda: reloaded(gateway, "routes.two"))
+        assert len(told(gateway, "reloaded")) == 2
+
+
+# -- looks, in virtual time --------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A watch on some files, and how often it had something to take over."""
+
+    def __init__(self, *files: Path) -> None:
+        self.files = list(files)
+        self.watch = Watch(lambda: self.files)
+        self.watch.remember()
+        self.times = 0
+
+    def take_over(self) -> None:
+        self.watch.remember()
+        self.times += 1
+
+
+@pytest.fixture
+async def watched(tmp_path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> Watched:
+    file = tmp_path / "config"
+    file.write_text("one")
+    it = Watched(file)
+    nursery.start_soon(it.watch.run, it.take_over)
+    await trio.sleep(LOOK_EVERY / 2)
+    return it
+
+
+async def test_a_file_that_is_being_written_is_left_until_it_rests(watched: Watched) -> None:
+    for size in range(10):
+        watched.files[0].write_text("x" * size)
+        await trio.sleep(LOOK_EVERY)
+    assert watched.times == 0
+    await trio.sleep(2 * LOOK_EVERY)
+    assert watched.times == 1
+
+
+async def test_a_file_that_is_touched_or_written_alike_is_no_news(watched: Watched) -> None:
+    os.utime(watched.files[0], (1, 1))
+    await trio.sleep(3 * LOOK_EVERY)
+    watched.files[0].write_text("one")
+    await trio.sleep(3 * LOOK_EVERY)
+    assert watched.times == 0
+
+
+async def test_a_file_that_goes_and_comes_back(watched: Watched) -> None:
+    watched.files[0].unlink()
+    await trio.sleep(3 * LOOK_EVERY)
+    assert watched.times == 1
+    watched.files[0].write_text("one")
+    await trio.sleep(3 * LOOK_EVERY)
+    assert watched.times == 2
+
+
+async def test_a_file_that_was_just_named_is_watched_from_then_on(watched: Watched, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    watched.files.append(token)
+    await trio.sleep(3 * LOOK_EVERY)
+    assert watched.times == 0
+    token.write_text("another")
+    await trio.sleep(3 * LOOK_EVERY)
+    assert watched.times == 1
