@@ -24,7 +24,7 @@ from holdfast.delivery.courier import Carrier
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.errors import ExchangeError
 from holdfast.http.transport import Answer, Origin
-from holdfast.store.port import HandOver, Store
+from holdfast.store.port import HandOver, Shelve, Store
 
 PAGE = 128
 AT_ONCE = 16
@@ -58,6 +58,8 @@ class HandingOver:
 
     async def run(self, deadline: float) -> None:
         """Offer everything that waits, until the deadline on trio's clock."""
+        # What was submitted until now, such as attempts that were cut off, is on disk after this.
+        await self._store.perform(Shelve([]))
         after: bytes | None = None
         while trio.current_time() < deadline:
             page, after = await self._store.waiting(after, PAGE)
