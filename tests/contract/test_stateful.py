@@ -30,6 +30,7 @@ from contract.builders import (
 )
 from contract.consistency import check, check_shares
 from holdfast.core.circuit import CircuitState
+from holdfast.core.handoff import handoff_digest
 from holdfast.core.message import Entry, MessageId, Place, Standing, State
 from holdfast.store.port import (
     Accept,
@@ -40,6 +41,8 @@ from holdfast.store.port import (
     Expire,
     Fail,
     Forget,
+    HandOver,
+    IdempotencyKey,
     Operation,
     Purge,
     ReplayDead,
@@ -74,6 +77,8 @@ actions = st.one_of(
     st.tuples(st.just("expire"), lanes, limits),
     st.tuples(st.just("replay"), lanes, limits),
     st.tuples(st.just("forget"), lanes),
+    st.tuples(st.just("hand_over"), numbers, limits),
+    st.tuples(st.just("take_over"), lanes, st.sampled_from([0, 1, HOUR]), st.sampled_from([0, 9_000])),
     st.tuples(st.just("purge"), limits),
 )
 between = st.one_of(
@@ -120,7 +125,8 @@ class Pair:
         assert results[0] == results[1]
         for operation, result in zip(wanted, results[0], strict=True):
             self._learn(operation, result)
-        await self.check(before, purging=any(isinstance(operation, Purge) for operation in wanted))
+        handed = {e.message.id for each in wanted if isinstance(each, HandOver) for e in each.entries}
+        await self.check(before, handed, purging=any(isinstance(operation, Purge) for operation in wanted))
 
     async def queued(self) -> list[Entry]:
         views = await self.desks[0].ledger.survey([_ask(key, EVER) for key in LANES])
@@ -165,6 +171,16 @@ class Pair:
     def _forget(self, _: list[Entry], key: str) -> Operation:
         return Forget(key)
 
+    def _hand_over(self, within_reach: list[Entry], pick: int, count: int) -> Operation:
+        return HandOver(within_reach[pick : pick + count])
+
+    def _take_over(self, _: list[Entry], key: str, later: int, size: int) -> Operation:
+        """One of another store, waiting or with a retry behind it."""
+        message, _twin = [desk.message(key, bytes(size)) for desk in self.desks]
+        retrying = Place(Standing.RETRY, message.born, self.now + later, 2, 3)
+        place = retrying if later else Place(Standing.WAITING, message.born)
+        return Accept(message, IdempotencyKey(handoff_digest(message.id), bytes(16)), place)
+
     def _purge(self, _: list[Entry], limit: int) -> Operation:
         return Purge(self.now, self.now, self.now, limit)
 
@@ -182,18 +198,23 @@ class Pair:
         elif isinstance(operation, Shelve):
             for message in operation.messages:
                 self.active.pop(message.id, None)
+        elif isinstance(operation, HandOver):
+            for entry in operation.entries:
+                self.active.pop(entry.message.id, None)
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
-    async def check(self, before: dict[Table, list[tuple[bytes, bytes]]], *, purging: bool) -> None:
+    async def check(
+        self, before: dict[Table, list[tuple[bytes, bytes]]], handed: set[MessageId], *, purging: bool
+    ) -> None:
         tables, twin = (dump(desk.engine) for desk in self.desks)
         assert all(tables[table] == twin[table] for table in Table if table is not Table.META)
         check(tables, RULES)
         there = {id for table in (Table.MESSAGES, Table.DELIVERED) for id, _ in tables[table]}
-        if purging:
-            ended = {id for id, _ in before[Table.DELIVERED]} | {key[8:] for key, _ in before[Table.DEAD]}
-            assert self.accepted - there <= ended
-            self.accepted &= there
+        gone = self.accepted - there
+        ended = {id for id, _ in before[Table.DELIVERED]} | {key[8:] for key, _ in before[Table.DEAD]}
+        assert gone <= (ended | handed if purging else handed)
+        self.accepted -= gone
         assert there == self.accepted
         answers = [await self.answers(desk) for desk in self.desks]
         assert answers[0] == answers[1]
@@ -210,7 +231,8 @@ class Pair:
         ]
         statistics = (await ledger.statistics())._replace(path="", used_bytes=0)
         agendas = [await ledger.agenda(now, 1, ()) for now in (0, self.now, EVER)]
-        return [views, pages, circuits, statistics, agendas, await ledger.oldest_finished()]
+        page = await ledger.waiting(None, 100)
+        return [views, pages, page, circuits, statistics, agendas, await ledger.oldest_finished()]
 
 
 def _ask(key: str, now: int) -> Ask:

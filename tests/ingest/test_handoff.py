@@ -127,8 +127,9 @@ async def test_a_route_of_the_same_name_opens_its_own_host(url: str, route: str 
             assert answer.slug == "egress-denied"
 
 
-async def test_of_an_unknown_route_it_goes_on_without_one() -> None:
-    async with gateway(token=TOKEN) as it:
+@pytest.mark.parametrize("routes", [{}, {"billing": {"url": "https://other.example.com/"}}])
+async def test_of_an_unknown_route_it_goes_on_without_one(routes: dict[str, Any]) -> None:
+    async with gateway({"routes": routes}, token=TOKEN) as it:
         assert (await hand_over(it, facts(route="billing"))).status == 202
         assert (it.message.route, it.message.signed) == (None, False)
 
@@ -139,4 +140,6 @@ async def test_a_signed_one_is_taken_where_it_can_be_signed(sign: object, status
     async with gateway({"routes": {"billing": route}}, token=TOKEN) as it:
         assert (await hand_over(it, facts(route="billing", signed=True))).status == status
         assert (await hand_over(it, facts(route="gone", signed=True))).slug == "unknown-route"
+        elsewhere = await hand_over(it, facts(route="billing", signed=True), to="https://other.example.com/")
+        assert elsewhere.slug == "unknown-route"
         assert [(message.route, message.signed) for message in it.messages] == [("billing", True)] * (status == 202)

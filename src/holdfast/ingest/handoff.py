@@ -3,9 +3,9 @@
 It comes with that one's method, headers and body, `Holdfast-Target` and `Holdfast-Handoff`; `core/handoff.py` has the
 grammar. Only who shows the token may hand over: whoever can set ages and ids could make messages expire.
 
-What this side's config says holds here. A route of the same name is the message's route, with its time limit, its
-signature and, for its own host, its exemption; without one the message is judged as if its URL had been sent by prefix.
-A message of a signed route is taken only where that route signs too.
+What this side's config says holds here. A route of the same name to the same host is the message's route, with its
+time limit, signature and exemption; without one the message is judged as if its URL had been sent by prefix. A message
+of a signed route is taken only where that route signs too.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,9 @@ def taken_over(
     """The operation that stores what a request hands over, or Refused."""
     facts = _facts(request, sifted, now)
     target = parse_target(sifted.target or b"")
-    route = _route(config, facts)
-    own_host = route is not None and parse_target(config.routes[route].url).host_key == target.host_key
+    route = _route(config, facts, target)
     try:
-        judge_literal(target.host, target.port, own_host)
+        judge_literal(target.host, target.port, route is not None)
     except EgressDenied as denied:
         raise Refused(EGRESS_DENIED, str(denied)) from None
     key = IdempotencyKey(handoff_digest(facts.id), blake2b(request.body, digest_size=DIGEST_SIZE).digest())
@@ -48,15 +47,17 @@ def _facts(request: Request, sifted: Sifted, now: int) -> Facts:
         raise Refused(BAD_HANDOFF, f"Holdfast-Handoff {error}.") from None
 
 
-def _route(config: Config, facts: Facts) -> str | None:
-    route = facts.route if facts.route in config.routes else None
-    if facts.signed and (route is None or config.routes[route].sign is None):
+def _route(config: Config, facts: Facts, target: Target) -> str | None:
+    found = config.routes.get(facts.route or "")
+    if found is not None and parse_target(found.url).host_key != target.host_key:
+        found = None
+    if facts.signed and (found is None or found.sign is None):
         raise Refused(
             UNKNOWN_ROUTE,
-            f'The message is of the signed route "{facts.route}", and this sidecar has none of that name that signs; '
-            "add it to the config here.",
+            f'The message is of the signed route "{facts.route}", and this sidecar has none of that name that signs '
+            "for the same host; add it to the config here.",
         )
-    return route
+    return facts.route if found is not None else None
 
 
 def _message(
