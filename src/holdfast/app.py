@@ -28,10 +28,9 @@ from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.descriptors import room_for
-from holdfast.http.problem import problem_for_status
-from holdfast.http.server import LOCAL_LIMITS, Limits, Server
+from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
-from holdfast.ingest.handler import Ingest
+from holdfast.intake import LAST_ANSWERS, Intake
 from holdfast.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_clock
 from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
 from holdfast.log import event, setup
@@ -56,8 +55,6 @@ EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT = 0, 1, 2, 3, 4
 
 KEPT_ALIVE = 50.0
 """Seconds that an idle connection to a receiver is kept: below the 60 s after which many servers close theirs."""
-LAST_ANSWERS = 2.0
-"""Seconds that requests under way have to get their answers when ingest stops."""
 
 _logger = logging.getLogger("holdfast")
 
@@ -146,6 +143,7 @@ class Gateway:
         tell_start(self._config, self._credentials, self._clock)
         listeners = await open_listeners(self._config.listen, self._group)
         self._guard.own.update(listeners.names)
+        self._intake = self._open_intake(listeners)
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
@@ -206,36 +204,17 @@ class Gateway:
 
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, or the disk failed."""
-        tally = self._tally
-        self._ingest_address = listeners.bound("ingest", self._config.listen.ingest)
-        ingest = self._ingest()
-        server = self._servers["ingest"] = Server(
-            ingest,
-            _ingest_limits(self._config),
-            gate=ingest.gate,
-            on_refusal=lambda status, detail: tally.refused.update([_slug(status)]),
-        )
         async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, listeners.tcp["ingest"])
+            await nursery.start(self._intake.serve, listeners.tcp["ingest"])
             self._lifecycle.stage = Stage.READY
             self._tell_ready(listeners)
             await self._until_done(asked_to_stop)
-            server.stop()
+            self._intake.stop()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
 
-    def _ingest(self) -> Ingest:
-        tally = self._tally
-        return Ingest(
-            self._config,
-            self._ledger,
-            self._clock,
-            self._guard.judge_literal,
-            lambda slug: tally.refused.update([slug]),
-            listening=self._ingest_address,
-            token=self._credentials.token,
-            seconds=trio.current_time,
-            acknowledged=tally.ack_seconds.observe,
-        )
+    def _open_intake(self, listeners: Listeners) -> Intake:
+        bound = listeners.bound("ingest", self._config.listen.ingest)
+        return Intake(self._config, self._credentials.token, self._ledger, self._clock, self._guard, self._tally, bound)
 
     # -- another config ----------------------------------------------------------------------------------------------
 
@@ -294,17 +273,14 @@ class Gateway:
         self._insight.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
-        server = self._servers.get("ingest")
-        if server is not None:
-            ingest = self._ingest()
-            server.handler, server.gate = ingest, ingest.gate
-            server.set_limits(_ingest_limits(config))
+        self._intake.configure(config, credentials.token)
 
     # -- what is counted -----------------------------------------------------------------------------------------------
 
     def _metrics(self, insight: Insight) -> Metrics:
         def connections() -> dict[str, int]:
-            return {name: server.connections for name, server in self._servers.items()}
+            served = {name: server.connections for name, server in self._servers.items()}
+            return {**served, "ingest": self._intake.connections}
 
         dispatcher, clock = self._delivery.dispatcher, self._clock
         return Metrics(insight, self._ledger, dispatcher, self._lifecycle, clock, connections, clock.drift)
@@ -375,11 +351,6 @@ def _way_settings(config: Config, credentials: Credentials) -> WaySettings:
     return WaySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
 
 
-def _slug(status: int) -> str:
-    """A refusal of the server's own as the `type` of its problem names it."""
-    return problem_for_status(status, "").type.rpartition(":")[2]
-
-
 def _store_rules(config: Config, run: int) -> StoreRules:
     return StoreRules(
         circuit_rules(config),
@@ -394,16 +365,3 @@ def _store_rules(config: Config, run: int) -> StoreRules:
 def _status_names(config: Config) -> frozenset[str]:
     """What the status listener may be called in `Host`."""
     return frozenset({"localhost", "127.0.0.1", "::1", config.listen.status.host, *config.ingest.hosts})
-
-
-def _ingest_limits(config: Config) -> Limits:
-    ingest = config.ingest
-    return Limits(
-        max_body=ingest.max_body,
-        max_head=ingest.max_head,
-        max_headers=ingest.max_headers,
-        max_connections=room_for(config).ingest,
-        head_timeout=ingest.head_timeout / 1000,
-        body_timeout=ingest.body_timeout / 1000,
-        idle_timeout=ingest.idle_timeout / 1000,
-    )

@@ -31,7 +31,7 @@ from holdfast.ingest.refusals import (
 )
 from holdfast.ingest.sidecar import Sidecar
 from holdfast.ingest.target import lane_of
-from holdfast.store.port import Accept, Accepted, Duplicate, Hearing, Store
+from holdfast.store.port import Accept, Acceptance, Accepted, Duplicate, Hearing
 
 MAX_DESTINATIONS = 1024
 LONGEST_KEPT_NAME = 1024
@@ -74,7 +74,7 @@ class Ingest:
     def __init__(
         self,
         config: Config,
-        store: Store,
+        store: Acceptance,
         clock: Clock,
         judge_literal: Callable[[str, int, bool], None],
         refused: Callable[[str], None],

@@ -323,7 +323,15 @@ class StoreStatistics(NamedTuple):
     full: bool
 
 
-class Store(Protocol):
+class Acceptance(Protocol):
+    """The part of a store that takes new messages."""
+
+    def mint(self, now: int) -> MessageId: ...
+
+    def submit(self, operation: Accept) -> None: ...
+
+
+class Store(Acceptance, Protocol):
     """Durable state. `submit` may be called from the loop only; what it hands over is committed in that order."""
 
     on_accepted: Callable[[Message, bool], None]
@@ -337,8 +345,6 @@ class Store(Protocol):
 
     on_broken: Callable[[str, str, str], None]
     """Told once of each record that can't be read and was left out: its table, its key in hex, and what is wrong."""
-
-    def mint(self, now: int) -> MessageId: ...
 
     def submit(self, operation: Operation) -> None: ...
 
