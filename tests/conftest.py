@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import harness
 from harness import Gateway, Receiver, running
 
 MEASURED = "measured"
@@ -30,6 +31,12 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
+@pytest.fixture(params=["one process", "two processes"])
+def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what holds whether or not ingest has a process of its own."""
+    monkeypatch.setitem(harness.ALSO, "process__split", str(request.param == "two processes").lower())
 
 
 @pytest.fixture

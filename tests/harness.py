@@ -26,6 +26,9 @@ PATIENCE = 30.0
 PLAIN: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE, "verify": False}
 """For httpx, over plain HTTP: reading the system's certificates for each call would take 30 ms of CPU."""
 
+ALSO: dict[str, object] = {}
+"""Settings of every gateway that is started, unless the test says otherwise."""
+
 READY = re.compile(r"ready: ingest http://(\S+), status http://(\S+), control (\S+), store (\S+)")
 
 
@@ -185,7 +188,8 @@ def settings(store: Path, **keys: object) -> dict[str, str]:
         "egress__allow_ports": "*",
         "ingest__proxy_hosts": "*",
         "drain__timeout": "10s",
-    } | keys
+    }
+    given |= ALSO | keys
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     return clean | {f"HOLDFAST_{name.upper()}": str(value) for name, value in given.items() if value is not None}
 

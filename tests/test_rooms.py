@@ -22,6 +22,11 @@ ALLOWED = {
         *("demo", "core", "http", "config", "store", "ingest", "delivery", "operate", "clock", "chance", "lifecycle"),
         "news",
     },
+    # Two processes of one composition: each end knows the rooms that it stands between.
+    "split": {
+        *("split", "core", "config", "intake", "clock", "log", "delivery.egress"),
+        *("store.port", "store.records", "store.writer_thread", "store.ledger"),
+    },
 }
 THIRD_PARTY = {
     "core": set(),
@@ -33,6 +38,7 @@ THIRD_PARTY = {
     "operate": {"trio", "prometheus_client"},
     "cli": {"httpx"},
     "demo": {"trio"},
+    "split": {"trio"},
 }
 ALONE = {
     "lmdb": "store/lmdb.py",

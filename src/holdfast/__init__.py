@@ -9,8 +9,10 @@
     cli/        the `holdfast` command
     config/     a frozen Config, or every fault at once
     demo/       the whole gateway again, with a clock that jumps
+    split/      ingest in a process of its own, when that is wanted
     app.py      puts it together: start and shutdown order
-    credentials.py, lifecycle.py, intake.py, listening.py, descriptors.py, telling.py, notify.py, clock.py, news.py, log.py
+    intake.py   the ingest listener
+    credentials.py, lifecycle.py, listening.py, descriptors.py, telling.py, notify.py, clock.py, news.py, log.py
     reloading.py, watching.py   another config while it runs
 
 `core` imports the standard library only; `http` neither core nor store; `ingest`, `delivery` and `operate` never one

@@ -45,13 +45,14 @@ from holdfast.operate.probes import Probes
 from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
 from holdfast.reloading import changed, files_read, merge
+from holdfast.split.parent import IngestProcess
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.work import StoreRules
 from holdfast.telling import tell_end, tell_failure, tell_handed_over, tell_jump, tell_oddities, tell_start
 from holdfast.watching import Watch
 
-EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT = 0, 1, 2, 3, 4
+EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
 
 KEPT_ALIVE = 50.0
 """Seconds that an idle connection to a receiver is kept: below the 60 s after which many servers close theirs."""
@@ -136,7 +137,7 @@ class Gateway:
         )
         self._lifecycle = Lifecycle(self._ledger, self._tally, run)
         self._notifier = Notifier(os.environ)
-        self._drain_ends = 0.0
+        self._drain_ends: float | None = None
         self._handed_over = HandedOver()
 
     async def run(self) -> int:
@@ -144,6 +145,7 @@ class Gateway:
         listeners = await open_listeners(self._config.listen, self._group)
         self._guard.own.update(listeners.names)
         self._intake = self._open_intake(listeners)
+        self._lifecycle.counting = self._intake.count
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
@@ -163,7 +165,9 @@ class Gateway:
         await self._transport.aclose()
         with suppress(FileNotFoundError):
             self._config.listen.control.unlink()
-        return EXIT_OK if self._ledger.failed is None else EXIT_COMMIT
+        if self._ledger.failed is not None:
+            return EXIT_COMMIT
+        return EXIT_INGEST if self._intake.lost.is_set() else EXIT_OK
 
     async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as delivery:
@@ -203,18 +207,23 @@ class Gateway:
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
-        """Accept webhooks until the drain is over, or the disk failed."""
+        """Accept webhooks until the drain is over, the disk failed, or the ingest process died."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._intake.serve, listeners.tcp["ingest"])
-            self._lifecycle.stage = Stage.READY
-            self._tell_ready(listeners)
+            if not self._intake.lost.is_set():
+                self._lifecycle.stage = Stage.READY
+                self._tell_ready(listeners)
             await self._until_done(asked_to_stop)
             self._intake.stop()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
 
-    def _open_intake(self, listeners: Listeners) -> Intake:
-        bound = listeners.bound("ingest", self._config.listen.ingest)
-        return Intake(self._config, self._credentials.token, self._ledger, self._clock, self._guard, self._tally, bound)
+    def _open_intake(self, listeners: Listeners) -> Intake | IngestProcess:
+        config, token = self._config, self._credentials.token
+        bound = listeners.bound["ingest"]
+        if config.process.split:
+            own = frozenset(listeners.names)
+            return IngestProcess(config, token, self._ledger, self._clock, own, self._tally, bound)
+        return Intake(config, token, self._ledger, self._clock, self._guard, self._tally, bound)
 
     # -- another config ----------------------------------------------------------------------------------------------
 
@@ -222,16 +231,16 @@ class Gateway:
         with trio.open_signal_receiver(signal.SIGHUP) as signals:
             async for _ in signals:
                 with suppress(ConfigError):
-                    self._reload()
+                    await self._reload()
 
     async def _reload_on_change(self) -> None:
-        def take_over() -> None:
+        async def take_over() -> None:
             with suppress(ConfigError):
-                self._reload()
+                await self._reload()
 
         self._watch.remember()
         if not self._is_as_loaded():
-            take_over()
+            await take_over()
         await self._watch.run(take_over)
 
     def _is_as_loaded(self) -> bool:
@@ -241,11 +250,11 @@ class Gateway:
         except ConfigError:
             return False
 
-    def _reload(self) -> dict[str, list[str]]:
+    async def _reload(self) -> dict[str, list[str]]:
         with self._notifier.reloading():
-            return self._take_over()
+            return await self._take_over()
 
-    def _take_over(self) -> dict[str, list[str]]:
+    async def _take_over(self) -> dict[str, list[str]]:
         """The config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
         self._watch.remember()
         try:
@@ -258,6 +267,7 @@ class Gateway:
         different = changed(self._config, config)
         self._config, self._credentials = config, credentials
         self._apply(config, credentials)
+        await self._intake.configure(config, credentials.token)
         event(_logger, logging.INFO, "reloaded", changed=different, needs_restart=needs_restart)
         if different:
             tell_oddities(config, credentials)
@@ -273,7 +283,6 @@ class Gateway:
         self._insight.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
-        self._intake.configure(config, credentials.token)
 
     # -- what is counted -----------------------------------------------------------------------------------------------
 
@@ -294,11 +303,12 @@ class Gateway:
     async def _until_done(self, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
 
-            async def until_broken() -> None:
-                await self._ledger.broken.wait()
+            async def until(end: trio.Event) -> None:
+                await end.wait()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(until_broken)
+            nursery.start_soon(until, self._ledger.broken)
+            nursery.start_soon(until, self._intake.lost)
             await asked_to_stop.wait()
             await self._drain()
             nursery.cancel_scope.cancel()
@@ -317,26 +327,26 @@ class Gateway:
 
     async def _hand_over(self) -> None:
         """Give away what still waits, in what is left of the drain. Nothing is accepted or delivered any more."""
-        to, token = self._config.drain.handoff, self._credentials.token
-        if to is None or token is None or self._ledger.failed is not None:
+        to, token, ends = self._config.drain.handoff, self._credentials.token, self._drain_ends
+        if to is None or token is None or ends is None or self._ledger.failed is not None:
             return
         handing = HandingOver(self._ledger, self._transport, to, token)
         self._handed_over = handing.done
         with suppress(CommitFailed):
-            await handing.run(self._drain_ends)
+            await handing.run(ends)
         tell_handed_over(to, handing.done)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 
     def _tell_ready(self, listeners: Listeners) -> None:
         wanted = self._config.listen
-        ingest, status = listeners.bound("ingest", wanted.ingest), listeners.bound("status", wanted.status)
-        probe = f", probe http://{listeners.bound('probe', wanted.probe)}" if wanted.probe is not None else ""
+        ingest, status, probe = (listeners.bound.get(name) for name in ("ingest", "status", "probe"))
         event(_logger, logging.INFO, "ready", ingest=str(ingest), status=str(status))
         self._notifier.ready(f"ingest http://{ingest}, status http://{status}")
         print(  # noqa: T201
             f"holdfast {__version__} ready: ingest http://{ingest}, status http://{status}, "
-            f"control {wanted.control}, store {self._config.store.path}{probe}",
+            f"control {wanted.control}, store {self._config.store.path}"
+            + (f", probe http://{probe}" if probe is not None else ""),
             flush=True,
         )
 

@@ -41,11 +41,11 @@ class BootClock:
         self._wall, self._boot = wall, boot
         at_start = wall()
         # One more than the stored time: runs are told apart by the moment they began.
-        self._offset = max(at_start, last_stored + 1) - boot()
+        self.offset = max(at_start, last_stored + 1) - boot()
         self.behind = max(0, last_stored - at_start)
 
     def now(self) -> int:
-        return self._offset + self._boot()
+        return self.offset + self._boot()
 
     def drift(self) -> int:
         """How far the wall clock has moved away from this one since the start."""
@@ -53,6 +53,16 @@ class BootClock:
 
     def deadline(self, moment: int) -> float:
         return trio.current_time() + min(moment - self.now(), LONGEST_SLEEP) / 1000
+
+
+class FollowingClock:
+    """The same time in another process of this machine: `offset` is a BootClock's."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def now(self) -> int:
+        return self._offset + _boot_time()
 
 
 class TrioClock:

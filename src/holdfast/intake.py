@@ -4,14 +4,13 @@ from collections.abc import Sequence
 
 import trio
 
-from holdfast.clock import Clock
 from holdfast.config import Address, Config
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
 from holdfast.descriptors import room_for
 from holdfast.http.problem import problem_for_status
 from holdfast.http.server import Limits, Server
-from holdfast.ingest.handler import Ingest
+from holdfast.ingest.handler import Clock, Ingest
 from holdfast.store.port import Acceptance
 
 LAST_ANSWERS = 2.0
@@ -20,7 +19,7 @@ LAST_ANSWERS = 2.0
 
 class Intake:
     """`listening` is the address that the listeners are bound to; what is refused and how long answers take is counted
-    in `tally`.
+    in `tally`. Where another process serves, `split.parent.IngestProcess` is in the place of this.
     """
 
     def __init__(
@@ -38,6 +37,8 @@ class Intake:
         self._guard = guard
         self._tally = tally
         self._listening = listening
+        self.lost = trio.Event()
+        """Never set: this process can't lose itself."""
         ingest = self._ingest(config, token)
         self._server = Server(
             ingest,
@@ -50,7 +51,10 @@ class Intake:
     def connections(self) -> int:
         return self._server.connections
 
-    def configure(self, config: Config, token: bytes | None) -> None:
+    async def count(self) -> None:
+        """The tally is always up to date."""
+
+    async def configure(self, config: Config, token: bytes | None) -> None:
         """From the next request on; connections stay open."""
         server, ingest = self._server, self._ingest(config, token)
         server.handler, server.gate = ingest, ingest.gate

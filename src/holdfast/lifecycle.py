@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 import trio
@@ -36,6 +36,7 @@ class Lifecycle:
         self.tally = tally
         self.started_at = started_at
         self.stage = Stage.STARTING
+        self.counting: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     def drain(self) -> None:
         self.stage = Stage.DRAINING

@@ -20,9 +20,12 @@ class CannotListen(Exception):
 
 
 class Listeners(NamedTuple):
-    """`tcp` by what it is for: ingest, status, and probe if it is wanted."""
+    """`tcp` by what it is for: ingest, status, and probe if it is wanted; `bound` are their addresses, with the ports
+    that were really given.
+    """
 
     tcp: Mapping[str, list[trio.SocketListener]]
+    bound: Mapping[str, Address]
     control: trio.SocketListener
 
     @property
@@ -31,17 +34,14 @@ class Listeners(NamedTuple):
         sockets = (listener.socket for listeners in self.tcp.values() for listener in listeners)
         return {sock.getsockname()[:2] for sock in sockets}
 
-    def bound(self, name: str, asked: Address) -> Address:
-        """The address with the port that was really given."""
-        return Address(asked.host, int(self.tcp[name][0].socket.getsockname()[1]))
-
 
 async def open_listeners(wanted: Wanted, group: int | None) -> Listeners:
     addresses = {"ingest": wanted.ingest, "status": wanted.status}
     if wanted.probe is not None:
         addresses["probe"] = wanted.probe
     tcp = {name: await _listen(address) for name, address in addresses.items()}
-    return Listeners(tcp, await _listen_control(wanted.control, group))
+    bound = {name: Address(address.host, _port(tcp[name])) for name, address in addresses.items()}
+    return Listeners(tcp, bound, await _listen_control(wanted.control, group))
 
 
 def group_number(name: str | None) -> int | None:
@@ -64,6 +64,10 @@ async def _listen(address: Address) -> list[trio.SocketListener]:
     except OSError as error:
         reason = "it is in use" if error.errno == errno.EADDRINUSE else str(error)
         raise CannotListen(f"can't listen on {address}: {reason}") from error
+
+
+def _port(listeners: list[trio.SocketListener]) -> int:
+    return int(listeners[0].socket.getsockname()[1])
 
 
 async def _listen_control(path: Path, group: int | None) -> trio.SocketListener:

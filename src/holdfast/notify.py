@@ -48,7 +48,8 @@ class Notifier:
         try:
             yield
         finally:
-            self._send("READY=1")
+            if self._is_ready:
+                self._send("READY=1")
 
     def stopping(self, drain: float) -> None:
         """`drain` is the longest that the drain may take, in seconds: whatever time the unit gives, it is enough."""

@@ -16,9 +16,10 @@ NEEDS_RESTART = (
     "store.max_size",
     "ingest.idempotency",
     "delivery.max_answer",
+    "process.split",
     "process.watch_config",
 )
-"""Sockets and files that are open, what stored keys were laid out by, and tasks that run or don't."""
+"""Sockets, files and processes that are open, what stored keys were laid out by, and tasks that run or don't."""
 
 
 def files_read(config: Config, file: Path | None) -> list[Path]:

@@ -6,7 +6,7 @@ that is still being written changes from look to look and is left until it rests
 one. Each content is tried once: a bad one is told once, however long it stays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class Watch:
         """The files as they are now are being taken over, by whoever asked for it."""
         self._known = self._contents()
 
-    async def run(self, take_over: Callable[[], None]) -> None:
+    async def run(self, take_over: Callable[[], Awaitable[None]]) -> None:
         """Watch until cancelled. `take_over` remembers what it reads, also what it refuses."""
         settled = before = self._looks()
         while True:
@@ -37,7 +37,7 @@ class Watch:
             if looks == before != settled:
                 settled = looks
                 if self._has_news():
-                    take_over()
+                    await take_over()
             before = looks
 
     def _has_news(self) -> bool:

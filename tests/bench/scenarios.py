@@ -32,6 +32,7 @@ SCENARIOS = (
     Scenario("end_to_end", "end to end, 1 KiB, 32 connections", at_least(1.0), load.end_to_end),
     Scenario("own_heads", "... each with a head of its own", Bound(), load.own_heads),
     Scenario("cpu", "CPU per message", at_most(1.15), load.cpu),
+    Scenario("split", "end to end, process.split", at_least(1.3), load.split),
     Scenario("ack_p99", "ack p99 at half of its saturation", no_more_than(10), load.ack_p99),
     Scenario("ack_p99_hanging", "... while 200 receivers hang", at_most(3), load.ack_p99_hanging),
     Scenario("connections", "2,000 client connections, mostly idle", at_least(0.8), load.connections),

@@ -11,7 +11,8 @@ import httpx
 
 from bench.figures import Figure, details
 from bench.load import CONNECTIONS, WRK, alongside, closed, paced
-from bench.measuring import checked, saturate, wait_until
+from bench.measuring import Run, checked, pids, saturate, wait_until
+from bench.processes import cpu_seconds, memory
 from bench.session import Pair, Session
 from bench.systems import Holdfast, System, holdfast, yardstick
 
@@ -65,6 +66,46 @@ def large_drained(session: Session) -> Figure:
             pairs.append(Pair(other, saturate(system, session.sink, session.seconds, LARGE)))
     short = drain.delivered < session.backlog
     return replace(rates(pairs), note=f"only {drain.delivered:,} were drained in time" if short else "")
+
+
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+
+class Share(NamedTuple):
+    """What one process of a gateway cost: CPU in seconds a message, bytes of its own memory."""
+
+    cpu: float
+    anon: int
+
+
+def split(session: Session) -> Figure:
+    """Against its own one process, on the same two cores as the load and the sink."""
+    one, two, shares = [], [], []
+    for _ in range(session.pairs):
+        one.append(session.run_holdfast())
+        run, each = _run_split(session)
+        two.append(run)
+        shares.append(each)
+    beside = details(two)
+    for place, name in enumerate(("gateway", "ingest")):
+        beside[f"{name} cpu us"] = median(each[place].cpu for each in shares) * 1e6
+        beside[f"{name} anon MB"] = median(each[place].anon for each in shares) / 1e6
+    return Figure("msg/s", [run.rate for run in two], [run.rate for run in one], "one process", beside)
+
+
+def _run_split(session: Session) -> tuple[Run, list[Share]]:
+    store = session.stores.new("split")
+    with holdfast(store, process__split="true") as system:
+        both, before = pids(system), session.sink.count()
+        used = [cpu_seconds([pid]) for pid in both]
+        run = saturate(system, session.sink, session.seconds)
+        messages = session.sink.count() - before
+        shares = [
+            Share((cpu_seconds([pid]) - cpu) / messages, memory([pid]).anon)
+            for pid, cpu in zip(both, used, strict=True)
+        ]
+    session.stores.drop(store)
+    return run, shares
 
 
 # -- latency -----------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "egress": {"allow_ports": (443, 80), "allow": (), "deny": (), "allow_loopback": False},
     "retention": {"delivered": 24 * HOUR, "dead": 30 * DAY},
     "drain": {"timeout": 25_000, "linger": 0, "handoff": None},
-    "process": {"watch_config": False},
+    "process": {"split": False, "watch_config": False},
     "log": {"format": "json", "level": "info"},
     "routes": {},
 }

@@ -15,8 +15,7 @@ from holdfast.config.table import KEYS, ROUTE_KEYS
 LATER = [
     ("store.url", "postgresql://db/holdfast"),
     ("store.spool", True),
-    ("process.split", True),
-    ("process.split", 0),
+    ("store.spool", 0),
 ]
 
 
@@ -183,7 +182,10 @@ def test_every_fault_is_reported_at_once() -> None:
         [delivery]
         per_host = 500
         [process]
-        split = true
+        split = 1
+        watch_config = "yes"
+        [store]
+        spool = true
         [routes.Bad]
         url = "https://a.example"
         [routes.b]
@@ -192,7 +194,8 @@ def test_every_fault_is_reported_at_once() -> None:
     assert sorted(fault.key for fault in faults_of(mapping)) == sorted(
         [
             *("nonsense", "listen.ingest", "retry.base", "retry.bse", "egress.allow", "egress.allow"),
-            *("egress.allow_ports", "egress.allow_ports", "delivery.per_host", "process.split"),
+            *("egress.allow_ports", "egress.allow_ports", "delivery.per_host", "process.split", "process.watch_config"),
+            "store.spool",
             *("routes.Bad", "routes.b.url", "routes.b.headers", "routes.b.headers"),
         ]
     )
@@ -352,15 +355,15 @@ def test_later_keys_at_their_defaults_do_no_harm() -> None:
     mapping = nest({f"{key.section}.{key.name}": key.default for key in KEYS if key.later})
     assert build(mapping) == build({})
     environ = {
-        "HOLDFAST_PROCESS__SPLIT": "false",
+        "HOLDFAST_STORE__SPOOL": "false",
         "HOLDFAST_STORE__URL": "",
     }
     assert build({}, environ=environ) == build({})
 
 
 def test_later_keys_from_the_environment() -> None:
-    with pytest.raises(ConfigError, match=r"process\.split: not yet supported by this version; leave it out"):
-        build({}, environ={"HOLDFAST_PROCESS__SPLIT": "true"})
+    with pytest.raises(ConfigError, match=r"store\.spool: not yet supported by this version; leave it out"):
+        build({}, environ={"HOLDFAST_STORE__SPOOL": "true"})
 
 
 @pytest.mark.parametrize(

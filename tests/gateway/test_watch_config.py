@@ -119,7 +119,7 @@ class Watched:
         self.watch.remember()
         self.times = 0
 
-    def take_over(self) -> None:
+    async def take_over(self) -> None:
         self.watch.remember()
         self.times += 1
 

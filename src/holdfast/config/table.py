@@ -130,7 +130,7 @@ KEYS = (
     Key("drain", "timeout", duration("0s"), "25s"),
     Key("drain", "linger", duration("0s"), "0s"),
     Key("drain", "handoff", HANDOFF, ""),
-    later("process", "split", False),
+    Key("process", "split", BOOLEAN, False),
     Key("process", "watch_config", BOOLEAN, False),
     Key("log", "format", choice("json", "text"), "json"),
     Key("log", "level", choice("debug", "info", "warning", "error"), "info"),

@@ -124,6 +124,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Process:
+    split: bool  # whether ingest has a process of its own
     watch_config: bool
 
 

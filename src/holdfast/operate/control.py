@@ -1,7 +1,7 @@
 """The control socket: for operators of this machine, who may see everything and act."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import trio
@@ -33,7 +33,7 @@ class ControlSocket:
         condition: Condition,
         store: Store,
         news: News,
-        reload: Callable[[], dict[str, list[str]]],
+        reload: Callable[[], Awaitable[dict[str, list[str]]]],
     ) -> None:
         self._insight = insight
         self._actions = actions
@@ -131,7 +131,7 @@ class ControlSocket:
     async def _reload(self, call: Call) -> Response:
         only(call.body)
         try:
-            return answer(self._reload_config())
+            return answer(await self._reload_config())
         except ConfigError as error:
             faults = [str(fault) for fault in error.faults]
             detail = f"The config has faults, the old one stays: {'; '.join(faults)}"

@@ -48,6 +48,7 @@ class Insight:
         self._rules, self._retry_rules = rules, retry_rules
 
     async def status(self) -> dict[str, Any]:
+        await self._condition.counting()
         store = await self._store.statistics()
         condition, tally = self._condition, self._condition.tally
         return {

@@ -101,6 +101,7 @@ class Metrics:
         return await trio.to_thread.run_sync(_expose, readings, limiter=self._thread)
 
     async def _look(self) -> Scene:
+        await self._condition.counting()
         store = await self._store.statistics()
         free = await trio.to_thread.run_sync(_volume_free, store.path, limiter=self._thread)
         unwell = await self._unwell(store)

@@ -1,6 +1,6 @@
 """What operate needs of delivery and of the process. The composition root hands over who fulfils it."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Protocol
 
 from holdfast.core.circuit import Change
@@ -53,6 +53,8 @@ class Condition(Protocol):
 
     started_at: int
     tally: Tally
+    counting: Callable[[], Awaitable[None]]
+    """Brings the tally up to date, where another process counts a part of it: before anyone reads it."""
 
     @property
     def ready(self) -> bool: ...

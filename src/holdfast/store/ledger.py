@@ -51,7 +51,7 @@ class Ledger(Asking):
     """A store on one engine. `run` is its writer; `open` has to come before it.
 
     `on_group` is told of each group that is on disk: how many operations it had, and the seconds that it took.
-    `on_failed` is told of the commit that failed, once.
+    `on_failed` is told of the commit that failed, once. Where another process mints, `last_id` is set to its last one.
     """
 
     def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
@@ -65,7 +65,7 @@ class Ledger(Asking):
         self._cramped = False
         self._wake = trio.Event()
         self._group_began = 0.0
-        self._last_id = bytes(16)
+        self.last_id = bytes(16)
         self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
         self.on_commit: Callable[[int], None] = lambda earliest_wake: None
         self.on_scarce: Callable[[], None] = lambda: None
@@ -78,7 +78,7 @@ class Ledger(Asking):
     def open(self) -> None:
         """Go on from what is on disk: ids grow from the last one."""
         with self._engine.read() as transaction:
-            self._last_id = _last_id(transaction)
+            self.last_id = _last_id(transaction)
 
     def configure(self, rules: StoreRules) -> None:
         """Other numbers from the next group on."""
@@ -88,8 +88,8 @@ class Ledger(Asking):
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def mint(self, now: int) -> MessageId:
-        self._last_id = next_id(self._last_id, now, self._random_bits(80))
-        return self._last_id
+        self.last_id = next_id(self.last_id, now, self._random_bits(80))
+        return self.last_id
 
     @property
     def pending(self) -> int:
@@ -194,7 +194,7 @@ class Ledger(Asking):
             self.on_scarce()
 
     def _prepare(self, operations: Sequence[Operation]) -> Group:
-        return prepare(operations, self._rules, self._clock.now(), self._last_id)
+        return prepare(operations, self._rules, self._clock.now(), self.last_id)
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         self._tell_faults(self._met)

@@ -67,11 +67,13 @@ class Accept(Operation):
     """A new message. Result: Accepted, Duplicate, Conflict, or a StoreFull to be raised.
 
     With a `place` it is one that another holdfast hands over: it brings its id, and goes on from where it stood.
+    `encoded` is the record and the pieces of the body beside it, where another process has made them.
     """
 
     message: Message
     key: IdempotencyKey | None = None
     place: Place | None = None
+    encoded: tuple[bytes, list[bytes]] | None = None
 
 
 @dataclass(slots=True)

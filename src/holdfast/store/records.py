@@ -60,6 +60,11 @@ def pack(fields: list[Any]) -> bytes:
     return packed
 
 
+def unpack(value: bytes | memoryview) -> list[Any]:
+    fields: list[Any] = msgpack.unpackb(value)
+    return fields
+
+
 def stamp(ms: int, id: MessageId) -> bytes:
     return ms.to_bytes(8, "big") + id
 

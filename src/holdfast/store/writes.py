@@ -49,7 +49,7 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
     for operation in operations:
         encoded: Any = None
         if isinstance(operation, Accept):
-            encoded = records.encode_message(operation.message)
+            encoded = operation.encoded or records.encode_message(operation.message)
             size += len(encoded[0]) + len(operation.message.body)
         elif isinstance(operation, Deliver):
             attempt = operation.attempt

@@ -1,0 +1,95 @@
+"""The ingest process: `python -m holdfast.split.child CHANNEL LISTENER...`, the numbers of inherited sockets.
+
+Started by the gateway's process and by nobody else, with signals blocked: it does what it is told over the channel, and
+when the channel ends, the gateway's process is gone; then whoever waits gets 503, and this one ends too.
+"""
+
+import secrets
+import socket
+import sys
+
+import trio
+
+from holdfast.clock import FollowingClock
+from holdfast.core.tally import Tally
+from holdfast.delivery.egress import Guard
+from holdfast.intake import LAST_ANSWERS, Intake
+from holdfast.log import setup
+from holdfast.split.channel import Channel
+from holdfast.split.distant import DistantStore
+from holdfast.split.wire import Beginning, Frame, Kind, Settings, encode_counts
+
+
+def main() -> None:
+    channel, *listeners = (trio.socket.from_stdlib_socket(socket.socket(fileno=int(number))) for number in sys.argv[1:])
+    trio.run(run, channel, [trio.SocketListener(listener) for listener in listeners])
+
+
+async def run(sock: trio.socket.SocketType, listeners: list[trio.SocketListener]) -> None:
+    channel = Channel(sock, Kind.ACCEPTS)
+    frames = await channel.receive()
+    if not frames:
+        return
+    (_, beginning), *more = frames
+    ingest = IngestSide(channel, beginning)
+    async with trio.open_nursery() as talking:
+        talking.start_soon(channel.send)
+        async with trio.open_nursery() as serving:
+            await serving.start(ingest.intake.serve, listeners)
+            channel.post(Kind.TAKEN)
+            talking.start_soon(ingest.listen, more, serving.cancel_scope)
+        talking.cancel_scope.cancel()
+
+
+class IngestSide:
+    def __init__(self, channel: Channel, beginning: Beginning) -> None:
+        settings = beginning.settings
+        setup(settings.config.log.format, settings.config.log.level)
+        self._channel = channel
+        self._tally = Tally()
+        self._store = DistantStore(channel, beginning.last_id, secrets.randbits)
+        self._guard = Guard(settings.config.egress)
+        self._guard.own.update(beginning.own)
+        self.intake = Intake(
+            *settings,
+            self._store,
+            FollowingClock(beginning.offset),
+            self._guard,
+            self._tally,
+            beginning.listening,
+        )
+
+    async def listen(self, frames: list[Frame], serving: trio.CancelScope) -> None:
+        """Do what the gateway's process says, until it is gone."""
+        while True:
+            for kind, content in frames:
+                await self._hear(kind, content)
+            frames = await self._channel.receive()
+            if not frames:
+                break
+        self._store.fail("the gateway's process ended")
+        self.intake.stop()
+        serving.deadline = trio.current_time() + LAST_ANSWERS
+
+    async def _hear(self, kind: Kind, content: object) -> None:
+        match kind, content:
+            case Kind.ANSWERS, list():
+                self._store.answered(content)
+            case Kind.COUNT, _:
+                self._channel.post(Kind.COUNTS, encode_counts(self._tally, self.intake.connections))
+            case Kind.SETTINGS, Settings():
+                await self._configure(content)
+                self._channel.post(Kind.TAKEN)
+            case Kind.FAILED, str():
+                self._store.fail(content)
+            case Kind.STOP, _:
+                self.intake.stop()
+
+    async def _configure(self, settings: Settings) -> None:
+        setup(settings.config.log.format, settings.config.log.level)
+        self._guard.configure(settings.config.egress)
+        await self.intake.configure(*settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The ingest process as the gateway sees it: started, told of settings, answered, asked for its counts, and ended.
+
+It is in the place of an Intake. It is started by exec, never by fork alone: the store is open here. The two live and
+die together: if the ingest process ends unasked, `lost` is set and the gateway ends too; if this process ends, the
+other one sees the end of the channel.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from holdfast.clock import BootClock
+from holdfast.config import Address, Config
+from holdfast.core.tally import Tally
+from holdfast.log import event
+from holdfast.split.channel import Channel
+from holdfast.split.wire import Beginning, Frame, Kind, Settings, decode_accept, decode_counts, encode_answer
+from holdfast.store.ledger import Ledger
+
+LAST_WORDS = 2.0
+"""Seconds that the ingest process has to end by itself once its channel is closed."""
+COUNTING = 1.0
+"""Seconds that its counts are waited for: after that the last known ones are shown."""
+NOT_FOR_INGEST = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""What a terminal or a supervisor sends to all processes of the gateway at once: this one decides what follows."""
+
+_logger = logging.getLogger("holdfast")
+
+
+class IngestProcess:
+    def __init__(
+        self,
+        config: Config,
+        token: bytes | None,
+        ledger: Ledger,
+        clock: BootClock,
+        own: frozenset[tuple[str, int]],
+        tally: Tally,
+        listening: Address,
+    ) -> None:
+        self._settings = Settings(config, token)
+        self._ledger = ledger
+        self._clock = clock
+        self._own = own
+        self._tally = tally
+        self._listening = listening
+        self._channel: Channel | None = None
+        self._untaken: deque[trio.Event] = deque()
+        self._uncounted: deque[trio.Event] = deque()
+        self._is_stopping = False
+        self.connections = 0
+        self.lost = trio.Event()
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs until the process has ended, after `stop` or unasked. Closes the listeners, which are the other's."""
+        here, there = socket.socketpair()
+        try:
+            process = _start([there, *(listener.socket for listener in listeners)])
+        except OSError as error:
+            here.close()
+            self._lose(f"it could not be started: {error}")
+            task_status.started()
+            return
+        finally:
+            there.close()
+            for listener in listeners:
+                listener.socket.close()
+        channel = self._channel = Channel(trio.socket.from_stdlib_socket(here), Kind.ANSWERS)
+        frames: list[Frame] = []
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.send)
+                nursery.start_soon(self._tell_failure, channel)
+                if frames := await self._begin(channel):
+                    task_status.started()
+                    await self._listen(channel, frames)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._hang_up(channel)
+            status = await _end(process)
+            if not self._is_stopping:
+                self._lose(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
+        if not frames:
+            task_status.started()
+
+    def stop(self) -> None:
+        """Requests under way are still answered."""
+        self._is_stopping = True
+        if self._channel is not None:
+            self._channel.post(Kind.STOP)
+
+    async def configure(self, config: Config, token: bytes | None) -> None:
+        """Returns when the ingest process has taken it over."""
+        self._settings = Settings(config, token)
+        if self._channel is not None:
+            self._channel.post(Kind.SETTINGS, self._settings)
+            await _reply(self._untaken)
+
+    async def count(self) -> None:
+        """Bring the tally up to date with what the ingest process counts."""
+        if self._channel is not None:
+            self._channel.post(Kind.COUNT)
+            with trio.move_on_after(COUNTING):
+                await _reply(self._uncounted)
+
+    # -- the channel -------------------------------------------------------------------------------------------------
+
+    async def _begin(self, channel: Channel) -> list[Frame]:
+        """The first frames: the process serves. None if it ended before it did."""
+        beginning = Beginning(self._settings, self._listening, self._own, self._clock.offset, self._ledger.last_id)
+        channel.post(Kind.BEGIN, beginning)
+        self._untaken.append(trio.Event())
+        return await channel.receive()
+
+    async def _listen(self, channel: Channel, frames: list[Frame]) -> None:
+        """Until the process has closed its end."""
+        while frames:
+            for kind, content in frames:
+                if kind is Kind.ACCEPTS:
+                    self._submit(channel, content)
+                elif kind is Kind.COUNTS:
+                    self.connections = decode_counts(content, self._tally)
+                    self._uncounted.popleft().set()
+                elif kind is Kind.TAKEN:
+                    self._untaken.popleft().set()
+            frames = await channel.receive()
+
+    def _submit(self, channel: Channel, messages: list[list[Any]]) -> None:
+        """The ledger tells what became of them in the order of submission, a group at a time."""
+
+        def answer(result: object) -> None:
+            channel.add(encode_answer(result))
+
+        for fields in messages:
+            accept = decode_accept(fields)
+            accept.done = answer
+            self._ledger.submit(accept)
+        self._ledger.last_id = messages[-1][0]
+
+    async def _tell_failure(self, channel: Channel) -> None:
+        await self._ledger.broken.wait()
+        channel.post(Kind.FAILED, str(self._ledger.failed))
+
+    def _hang_up(self, channel: Channel) -> None:
+        channel.close()
+        self._channel = None
+        for waiting in (*self._untaken, *self._uncounted):
+            waiting.set()
+
+    def _lose(self, detail: str) -> None:
+        event(_logger, logging.CRITICAL, "ingest_process_died", detail=detail)
+        self.lost.set()
+
+
+async def _reply(waiting: deque[trio.Event]) -> None:
+    """Replies come in the order of the questions."""
+    replied = trio.Event()
+    waiting.append(replied)
+    await replied.wait()
+
+
+def _start(sockets: Sequence[socket.socket | trio.socket.SocketType]) -> "subprocess.Popen[bytes]":
+    numbers = [sock.fileno() for sock in sockets]
+    # Not from the folder that it is started in: what lies there is nobody's code.
+    command = [sys.executable, "-P", "-m", "holdfast.split.child", *map(str, numbers)]
+    # The new process inherits what is blocked: so no signal can meet it before it has begun.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_INGEST)
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def _end(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for its end, insist if it does not come; the exit status, or minus the signal."""
+    descriptor = os.pidfd_open(process.pid)
+    with trio.CancelScope(shield=True):
+        with trio.move_on_after(LAST_WORDS) as patience:
+            await trio.lowlevel.wait_readable(descriptor)
+    os.close(descriptor)
+    if patience.cancelled_caught:
+        process.kill()
+    return process.wait()

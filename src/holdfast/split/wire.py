@@ -1,0 +1,156 @@
+"""What the two processes say to each other: frames of msgpack, each a kind and what it carries.
+
+    frame    4 length of the rest | msgpack [kind, content]
+
+    to ingest
+    BEGIN     a Beginning, pickled; the first frame of all
+    SETTINGS  Settings, pickled; answered by TAKEN once they hold
+    ANSWERS   one for each message of ACCEPTS, in the order of these:
+              true or false (Accepted, active or not), bytes (Duplicate, of this id), nil (Conflict),
+              [detail, host or nil] (StoreFull)
+    FAILED    why no message will be answered any more
+    COUNT     answered by COUNTS
+    STOP      take no more connections, answer what is under way, end
+
+    from ingest
+    TAKEN     BEGIN or SETTINGS hold now
+    ACCEPTS   messages: [id, record, pieces of the body, digest of the key or nil, digest of the body or nil]
+    COUNTS    [refusals by slug, counts of ack_seconds, their total, open connections]
+
+Both ends are the same program of the same user, and nobody else holds the socketpair: so pickle is safe here, and the
+config needs no second spelling. A message travels as the record that the store keeps (store/records.py), encoded by the
+ingest process alone.
+"""
+
+import pickle
+import struct
+from collections import Counter
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from holdfast.config import Address, Config
+from holdfast.core.errors import StoreFull
+from holdfast.core.message import MessageId
+from holdfast.core.tally import Tally
+from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
+from holdfast.store.records import decode_message, encode_message, pack, unpack
+
+_LENGTH = struct.Struct(">I")
+_ACCEPTED = {active: Accepted(active) for active in (True, False)}
+
+
+class Kind(IntEnum):
+    BEGIN = 0
+    SETTINGS = 1
+    ANSWERS = 2
+    FAILED = 3
+    COUNT = 4
+    STOP = 5
+    TAKEN = 6
+    ACCEPTS = 7
+    COUNTS = 8
+
+
+Frame = tuple[Kind, Any]
+
+
+class Settings(NamedTuple):
+    """What a reload may change."""
+
+    config: Config
+    token: bytes | None
+
+
+class Beginning(NamedTuple):
+    """What ingest goes on from. `own` are holdfast's own listeners, `offset` is its clock's, to the boot-time clock."""
+
+    settings: Settings
+    listening: Address
+    own: frozenset[tuple[str, int]]
+    offset: int
+    last_id: MessageId
+
+
+def frame(kind: Kind, content: Any = None) -> bytes:
+    if isinstance(content, Settings | Beginning):
+        content = pickle.dumps(content)
+    packed = pack([kind, content])
+    return _LENGTH.pack(len(packed)) + packed
+
+
+def cut(received: bytearray) -> list[Frame]:
+    """Take the complete frames from the front."""
+    frames: list[Frame] = []
+    place = 0
+    with memoryview(received) as view:
+        while len(received) - place >= _LENGTH.size:
+            start = place + _LENGTH.size
+            end = start + _LENGTH.unpack_from(received, place)[0]
+            if end > len(received):
+                break
+            frames.append(_read(view[start:end]))
+            place = end
+    del received[:place]
+    return frames
+
+
+def _read(packed: memoryview) -> Frame:
+    number, content = unpack(packed)
+    kind = Kind(number)
+    return kind, pickle.loads(content) if kind in (Kind.BEGIN, Kind.SETTINGS) else content
+
+
+# -- what is inside ----------------------------------------------------------------------------------------------------
+
+
+def encode_accept(accept: Accept) -> list[Any]:
+    record, pieces = encode_message(accept.message)
+    digest, body = accept.key if accept.key is not None else (None, None)
+    return [accept.message.id, record, pieces, digest, body]
+
+
+def decode_accept(fields: list[Any]) -> Accept:
+    """With the record as it came, so that nobody encodes it again."""
+    id, record, pieces, digest, body = fields
+    message, _, is_apart = decode_message(id, record)
+    if is_apart:
+        message = replace(message, body=b"".join(pieces))
+    key = None if digest is None else IdempotencyKey(digest, body)
+    return Accept(message, key, encoded=(record, pieces))
+
+
+def encode_answer(result: Any) -> Any:
+    match result:
+        case Accepted(active):
+            return active
+        case Duplicate(id):
+            return id
+        case Conflict():
+            return None
+        case StoreFull():
+            return [str(result), result.host]
+    raise TypeError(f"no answer to a new message: {result!r}")
+
+
+def decode_answer(told: Any) -> Accepted | Duplicate | Conflict | StoreFull:
+    if isinstance(told, bool):
+        return _ACCEPTED[told]
+    if isinstance(told, bytes):
+        return Duplicate(told)
+    if told is None:
+        return Conflict()
+    detail, host = told
+    return StoreFull(detail, host=host)
+
+
+def encode_counts(tally: Tally, connections: int) -> list[Any]:
+    return [dict(tally.refused), tally.ack_seconds.counts, tally.ack_seconds.total, connections]
+
+
+def decode_counts(told: list[Any], tally: Tally) -> int:
+    """Puts them into the tally; returns the open connections."""
+    refused, counts, total, connections = told
+    tally.refused = Counter(refused)
+    tally.ack_seconds.counts, tally.ack_seconds.total = counts, total
+    return int(connections)
