@@ -33,10 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
 
 
-@pytest.fixture(params=["one process", "two processes"])
-def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
+def processes(request: pytest.FixtureRequest) -> Iterator[int]:
     """For tests of what holds whether or not ingest has a process of its own."""
-    monkeypatch.setitem(harness.ALSO, "process__split", str(request.param == "two processes").lower())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(harness.ALSO, "process__split", "true" if request.param == 2 else "false")
+        yield request.param
 
 
 @pytest.fixture

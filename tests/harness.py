@@ -161,6 +161,12 @@ class Gateway:
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
+    @property
+    def pids(self) -> list[int]:
+        """Of all its processes, the one that was started first."""
+        listings = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [self.process.pid, *(int(pid) for listing in listings for pid in listing.read_text().split())]
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)

@@ -207,6 +207,9 @@ class Load:
             answer = client.getresponse()
             answer.read()
         except (OSError, http.client.HTTPException):
+            answer = None
+        # Where ingest has a process of its own, it outlives a killed gateway for long enough to say so.
+        if answer is None or answer.status == 503:
             if post.key is not None:
                 self._book.unknown.append(post)
             return False

@@ -180,6 +180,7 @@ def test_a_disk_that_fails_an_outcome(tmp_path: Path, store: Path, receiver: Rec
     repeat_and_deliver(store, receiver, load)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("fail", ["sync:1:EIO", "meta:1:EIO"])
 def test_what_still_runs_after_the_disk_failed_ends_in_order(
     tmp_path: Path, store: Path, receiver: Receiver, fail: str
@@ -204,6 +205,7 @@ def test_what_still_runs_after_the_disk_failed_ends_in_order(
     repeat_and_deliver(store, receiver, load)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("fail", ["sync:1:EIO", "sync:2:EIO", "meta:1:EIO"])
 def test_a_disk_that_fails_in_the_drain(tmp_path: Path, store: Path, receiver: Receiver, fail: str) -> None:
     recorder = Recorder(tmp_path)

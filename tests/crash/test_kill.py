@@ -16,7 +16,8 @@ from pathlib import Path
 from crash.load import Book, Load, Post, agent, command
 from harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, running, settings
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "50"))
+KILLS = {1: int(os.environ.get("HOLDFAST_KILLS", "50")), 2: int(os.environ.get("HOLDFAST_KILLS", "12"))}
+"""By the number of the gateway's processes."""
 SENDERS = 4
 TO_THE_HANGING = 20
 """One message in so many: a host that hangs needs few to be full."""
@@ -92,12 +93,13 @@ def kill_under_load(gateway: Gateway, load: Load, chance: random.Random) -> None
     gateway.kill()
 
 
-def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, measured: Callable[[str], None]) -> None:
+def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, processes: int, measured: Callable[[str], None]) -> None:
+    kills = KILLS[processes]
     seed = int(os.environ.get("HOLDFAST_SEED", random.randrange(1 << 32)))
     print(f"HOLDFAST_SEED={seed}")
     chance, book, store = random.Random(seed), Book(), tmp_path / "store"
     hosts = Hosts(book, random.Random(seed))
-    for life in range(KILLS):
+    for life in range(kills):
         book.killed.add(life)
         if life and chance.random() < 0.15:
             kill_while_starting(store, chance, life)
@@ -109,16 +111,16 @@ def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, measured: Callabl
             load.stop()
         hosts.gateway_is_gone()
     hosts.recover()
-    with running(store, **RULES, **agent(KILLS)) as gateway:
-        Load(gateway, book, KILLS, [list(book.unknown)]).wait()
+    with running(store, **RULES, **agent(kills)) as gateway:
+        Load(gateway, book, kills, [list(book.unknown)]).wait()
         book.wait_for_all()
         assert gateway.stop() == 0
     hosts.close()
     again, repeats, in_flight = book.check_keys(), book.repeats(), book.in_flight_at_kills()
     measured(
-        f"{KILLS} kills (seed {seed}): {len(book.ids)} acknowledged, all delivered; {repeats} deliveries came again "
+        f"{kills} kills (seed {seed}): {len(book.ids)} acknowledged, all delivered; {repeats} deliveries came again "
         f"of {in_flight} in flight at a kill; {again} posts came again under their key"
     )
-    assert len(book.ids) > KILLS
+    assert len(book.ids) > kills
     assert repeats <= in_flight
     assert command(store, "fsck").returncode == 0

@@ -133,6 +133,7 @@ def test_the_report_of_a_drain_is_what_is_on_disk(tmp_path: Path, book: Book, ho
         assert waiting > 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_after_a_second_signal_nothing_is_lost(tmp_path: Path, book: Book, hosts: Three) -> None:
     store = tmp_path / "store"
     with running(store, **RULES | {"drain__timeout": "10m"}, **agent(0)) as gateway:

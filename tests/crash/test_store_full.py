@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-from pytest import fixture
+import pytest
 
 from harness import PATIENCE, Gateway, Receiver, running, until
 
@@ -18,7 +18,7 @@ SETTINGS = {
 }
 
 
-@fixture
+@pytest.fixture
 def others() -> "list[Receiver]":
     receivers = [Receiver() for _ in range(3)]
     yield receivers
@@ -48,6 +48,7 @@ def all_delivered(receiver: Receiver, ids: set[str]) -> None:
     receiver.wait_for(lambda requests: ids <= {request.id for request in requests if request.status == 200})
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_dead_host_is_refused_alone(
     tmp_path: Path, receiver: Receiver, others: list[Receiver], measured: Callable[[str], None]
 ) -> None:

@@ -17,7 +17,7 @@ TOKEN = "t0ken-of-the-app"
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Gateway]:
     with running(tmp_path_factory.mktemp("doors") / "store") as gateway:
         yield gateway
 
@@ -98,7 +98,7 @@ def test_a_rebound_name_is_refused_at_both_listeners(gateway: Gateway, receiver:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def guarded(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "token").write_text(TOKEN + "\n")
     with running(folder / "store", ingest__token_file=folder / "token") as gateway:

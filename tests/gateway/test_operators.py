@@ -63,6 +63,7 @@ def test_probes_say_that_it_is_well(gateway: Gateway) -> None:
         assert answer.json()["degraded"] == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_status_has_what_it_promises(gateway: Gateway, receiver: Receiver, tmp_path: Path) -> None:
     deliver_one(gateway, receiver)
     status = gateway.get("/status").json()
@@ -241,6 +242,7 @@ def test_send_and_health_through_the_real_gateway(gateway: Gateway, receiver: Re
     assert healthy.returncode == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_full_store_refuses_and_says_so_and_heals(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     rules = {"store__max_size": "8MiB", "store__host_share": "1.0", "retry__base": "2s", "circuit__min_attempts": 0}
@@ -261,6 +263,7 @@ def test_a_full_store_refuses_and_says_so_and_heals(tmp_path: Path, receiver: Re
         until(lambda: gateway.post(f"{receiver.url}/again", b"x" * 60_000).status_code == 202)
 
 
+@pytest.mark.usefixtures("processes")
 def test_one_host_can_not_use_up_the_store(tmp_path: Path, receiver: Receiver) -> None:
     dead_end = Receiver()
     dead_end.answer = lambda request: 500

@@ -27,6 +27,7 @@ def test_the_ready_line_has_addresses_and_the_absolute_store_path(gateway: Gatew
     assert re.search(r"ingest http://127\.0\.0\.1:\d+, status http://127\.0\.0\.1:\d+", line)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_0(gateway: Gateway, number: signal.Signals) -> None:
     gateway.process.send_signal(number)
@@ -43,6 +44,7 @@ def test_the_control_socket_is_private_and_gone_after_exit(gateway: Gateway) -> 
     assert not gateway.control.exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_drain_finishes_what_is_under_way_and_accepts_meanwhile(gateway: Gateway, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     first = gateway.post(f"{receiver.url}/slow").json()["id"]
@@ -57,6 +59,7 @@ def test_drain_finishes_what_is_under_way_and_accepts_meanwhile(gateway: Gateway
     assert gateway.events()[-1]["waiting"] == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_drain_ends_at_its_timeout_and_what_was_under_way_is_due_at_the_next_start(
     tmp_path: Path, receiver: Receiver
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_drain_ends_at_its_timeout_and_what_was_under_way_is_due_at_the_next_s
     assert message["retry"] == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     with running(tmp_path / "store", drain__timeout="10m") as gateway:
@@ -106,13 +110,14 @@ def test_a_store_that_can_not_be_written_exits_3(tmp_path: Path) -> None:
 
 
 def test_faults_of_the_config_exit_2_and_are_all_told(tmp_path: Path) -> None:
-    done = run(tmp_path / "store", delivery__per_host="none", retry__base="soon", process__split="true")
+    done = run(tmp_path / "store", delivery__per_host="none", retry__base="soon", process__watch_config="true")
     assert done.returncode == 2
-    for expected in ("delivery.per_host", "retry.base", "process.split", "not yet"):
+    for expected in ("delivery.per_host", "retry.base", "process.watch_config", "not yet"):
         assert expected in done.stderr
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_address_in_use_is_told_in_one_line(gateway: Gateway, tmp_path: Path) -> None:
     done = run(tmp_path / "other", listen__ingest=gateway.ingest)
     assert done.returncode == 1

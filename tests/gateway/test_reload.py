@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
 from holdfast.config import build
@@ -23,6 +24,7 @@ def configured(tmp_path: Path, text: str = "") -> Iterator[tuple[Gateway, Path]]
         yield gateway, file
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_new_route_works_after_a_reload_and_the_connection_stays(tmp_path: Path, receiver: Receiver) -> None:
     with configured(tmp_path) as (gateway, file), httpx.Client(trust_env=False, timeout=PATIENCE) as client:
         url = f"http://{gateway.ingest}/to/billing/x"
@@ -34,6 +36,7 @@ def test_a_new_route_works_after_a_reload_and_the_connection_stays(tmp_path: Pat
         assert receiver.wait_for_one().path == "/in/x"
 
 
+@pytest.mark.usefixtures("processes")
 def test_sighup_reloads(tmp_path: Path, receiver: Receiver) -> None:
     with configured(tmp_path) as (gateway, file):
         file.write_text(ROUTE.format(url=receiver.url) + "[log]\nlevel = 'debug'\n")
@@ -42,6 +45,7 @@ def test_sighup_reloads(tmp_path: Path, receiver: Receiver) -> None:
         assert told[0]["changed"] == ["log.level", "routes.billing"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_bad_file_keeps_the_old_config_and_says_why(tmp_path: Path, receiver: Receiver) -> None:
     with configured(tmp_path, ROUTE.format(url=receiver.url)) as (gateway, file):
         file.write_text("[retry]\nbase = 'soon'\n[routes.billing]\nurl = 'ftp://x'\n")
@@ -61,6 +65,7 @@ def test_what_needs_a_restart_is_told_and_left(tmp_path: Path) -> None:
         assert answer == {"changed": ["delivery.per_host"], "needs_restart": ["delivery.max_answer"]}
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_attempt_under_way_goes_on_through_a_reload(tmp_path: Path, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     with configured(tmp_path) as (gateway, file):

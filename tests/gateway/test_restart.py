@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from harness import Receiver, running, until
 
 SLOW_RETRIES = {"retry__base": "1h"}
 
 
+@pytest.mark.usefixtures("processes")
 def test_retry_number_due_time_and_counters_survive(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 503
     with running(tmp_path / "store", **SLOW_RETRIES) as gateway:
@@ -24,6 +27,7 @@ def test_retry_number_due_time_and_counters_survive(tmp_path: Path, receiver: Re
         assert again[name] == circuit[name]
 
 
+@pytest.mark.usefixtures("processes")
 def test_retries_go_on_after_a_kill_and_count_on(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with running(tmp_path / "store", retry__base="100ms") as gateway:

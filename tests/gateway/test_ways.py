@@ -38,6 +38,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not on this machine")
 
 
+@pytest.mark.usefixtures("processes")
 @needs_curl
 def test_curl_with_the_url_prefixed(gateway: Gateway, receiver: Receiver) -> None:
     id = curl(f"http://{gateway.ingest}/{receiver.url}{PATH}")
@@ -59,6 +60,7 @@ def test_curl_with_the_target_in_a_header(gateway: Gateway, receiver: Receiver, 
     check(receiver.wait_for_one(), method=method)
 
 
+@pytest.mark.usefixtures("processes")
 @needs_curl
 def test_curl_through_http_proxy(gateway: Gateway, receiver: Receiver) -> None:
     curl("--noproxy", "", "-x", f"http://{gateway.ingest}", f"{receiver.url}{PATH}")
@@ -73,6 +75,7 @@ def test_an_empty_body_stays_empty(gateway: Gateway, receiver: Receiver) -> None
     check(receiver.wait_for_one(), body=b"")
 
 
+@pytest.mark.usefixtures("processes")
 def test_requests_with_the_url_prefixed(gateway: Gateway, receiver: Receiver) -> None:
     answer = requests.post(
         f"http://{gateway.ingest}/{receiver.url}{PATH}", data=BODY, headers=HEADERS, timeout=PATIENCE
@@ -92,6 +95,7 @@ def test_requests_through_http_proxy(gateway: Gateway, receiver: Receiver) -> No
     check(receiver.wait_for_one())
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_chunked_body_arrives_whole(gateway: Gateway, receiver: Receiver) -> None:
     pieces = (BODY[start : start + 100] for start in range(0, len(BODY), 100))
     url = f"http://{gateway.ingest}/{receiver.url}{PATH}"

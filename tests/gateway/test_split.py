@@ -1,0 +1,260 @@
+"""Ingest in a process of its own: the two live and die together, and nothing acknowledged is lost by either's death.
+
+What holds with one process holds with two: that is tested where it is tested with one, by the fixture `processes`.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+import harness
+from crash.load import Book, Load, Post, agent
+from gateway.hostile import raw_client, rest, statuses
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
+
+SENDERS = 6
+WATCHED_SECONDS = 2.0
+"""How long wake-ups are counted for; nothing is waited for by it."""
+
+
+@pytest.fixture(autouse=True)
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(harness.ALSO, "process__split", "true")
+
+
+def ingest_process(gateway: Gateway) -> int:
+    _, child = gateway.pids
+    return child
+
+
+def is_running(pid: int) -> bool:
+    """Not one that ended and that nobody has asked about yet."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_for_end(pid: int) -> None:
+    until(lambda: not is_running(pid))
+
+
+def descriptors(pid: int) -> set[str]:
+    links = (str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return {link for link in links if link.startswith(("socket:", "/"))}
+
+
+def deaths(gateway: Gateway) -> list[str]:
+    return [event["detail"] for event in gateway.events() if event["event"] == "ingest_process_died"]
+
+
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+
+def test_ingest_has_what_it_needs_and_nothing_else(gateway: Gateway) -> None:
+    child, parent = ingest_process(gateway), gateway.process.pid
+    # The channel's ends are two sockets, and the listening one is ingest's alone.
+    assert descriptors(child) & descriptors(parent) <= {str(gateway.log), "/dev/null"}
+    assert not [link for link in descriptors(child) if link.startswith(str(gateway.control.parent) + "/")]
+    assert "lmdb" not in Path(f"/proc/{child}/maps").read_text()
+    assert gateway.get("/status").json()["pid"] == parent
+
+
+def test_what_ingest_counts_is_in_the_one_status_and_the_one_metrics(gateway: Gateway, receiver: Receiver) -> None:
+    with httpx.Client(**PLAIN) as client:
+        for _ in range(3):
+            assert client.post(f"http://{gateway.ingest}/{receiver.url}/hook", content=b"{}").status_code == 202
+        assert client.post(f"http://{gateway.ingest}/nonsense").status_code == 400
+        assert client.get(f"http://{gateway.ingest}/").status_code == 405
+        totals = gateway.get("/status").json()["totals"]
+        assert (totals["accepted"], totals["refused"]) == (3, {"no-target": 1, "wrong-method": 1})
+        metrics = gateway.get("/metrics").text
+    assert "holdfast_ack_duration_seconds_count 3.0" in metrics
+    assert 'holdfast_refused_total{reason="no-target"} 1.0' in metrics
+    assert 'holdfast_connections_open{listener="ingest"} 1.0' in metrics
+
+
+def test_an_idle_gateway_sleeps_in_both(gateway: Gateway, receiver: Receiver) -> None:
+    gateway.post(f"{receiver.url}/hook")
+    receiver.wait_for_one()
+    child = ingest_process(gateway)
+
+    def switches() -> int:
+        lines = Path(f"/proc/{child}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("voluntary_ctxt_switches")))
+
+    gateway.get("/status")
+    before = switches()
+    threading.Event().wait(WATCHED_SECONDS)
+    assert switches() - before <= 1
+
+
+def test_ingest_that_stands_still_does_not_keep_an_operator_from_looking(gateway: Gateway) -> None:
+    gateway.post("nonsense")
+    assert gateway.get("/status").json()["totals"]["refused"]
+    child = ingest_process(gateway)
+    os.kill(child, signal.SIGSTOP)
+    assert gateway.get("/status").json()["totals"]["refused"]
+    assert gateway.get("/metrics").status_code == 200
+    os.kill(child, signal.SIGCONT)
+    assert gateway.stop() == 0
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+def test_large_bodies_pass_beside_small_ones(tmp_path: Path, receiver: Receiver) -> None:
+    """Up to the limit, also above what may be under way at once; many of 64 KiB at the same time."""
+    chance = random.Random(0)
+    sizes = [64 << 10] * 48 + [1 << 20] * 4 + [12 << 20] + [10] * 20
+    bodies = {f"/{number}": chance.randbytes(size) for number, size in enumerate(chance.sample(sizes, len(sizes)))}
+    with running(tmp_path / "store", ingest__max_body="12MiB") as gateway:
+        with ThreadPoolExecutor(16) as pool:
+            answers = pool.map(lambda path: gateway.post(receiver.url + path, bodies[path]).status_code, bodies)
+            assert set(answers) == {202}
+        assert gateway.post(receiver.url + "/over", b"x" * ((12 << 20) + 1)).status_code == 413
+        came = receiver.wait_for(lambda requests: len(requests) == len(bodies))
+    assert {request.path: request.body for request in came} == bodies
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_reaches_both_and_the_gateway_drains(tmp_path: Path, receiver: Receiver) -> None:
+    entered, let_go = receiver.hang()
+    with running(tmp_path / "store", drain__timeout="30s") as gateway:
+        child = ingest_process(gateway)
+        gateway.post(f"{receiver.url}/first")
+        assert entered.wait(PATIENCE)
+        for pid in (child, gateway.process.pid):
+            os.kill(pid, signal.SIGINT)
+        until(lambda: gateway.get("/status").json()["draining"])
+        second = gateway.post(f"{receiver.url}/second")
+        assert second.status_code == 202
+        let_go.set()
+        assert gateway.process.wait(PATIENCE) == 0
+        assert not is_running(child)
+        assert not deaths(gateway)
+    assert {request.path for request in receiver.requests} == {"/first", "/second"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ingest_heeds_no_signal_of_its_own(gateway: Gateway, receiver: Receiver, number: signal.Signals) -> None:
+    os.kill(ingest_process(gateway), number)
+    assert gateway.post(f"{receiver.url}/hook").status_code == 202
+    assert gateway.stop() == 0
+    assert not [event for event in gateway.events() if event["event"] == "reloaded"]
+
+
+# -- either dies -------------------------------------------------------------------------------------------------------
+
+
+def posts(book: Book, receiver: Receiver, sender: str) -> Iterator[Post]:
+    for number in count():
+        while book.unknown:
+            with suppress(IndexError):
+                yield book.unknown.popleft()
+        key = f"{sender}-{number}" if number % 2 else None
+        yield Post(f"{receiver.url}/{sender}", b"x" * (number % 3 * 1_500), key)
+
+
+def loaded(gateway: Gateway, book: Book, receiver: Receiver, life: int) -> Load:
+    return Load(gateway, book, life, [posts(book, receiver, f"{life}-{number}") for number in range(SENDERS)], 1_000)
+
+
+@pytest.mark.parametrize("whom", ["ingest", "gateway"])
+def test_the_death_of_one_ends_the_other_and_loses_nothing(tmp_path: Path, receiver: Receiver, whom: str) -> None:
+    book, store, lives = Book(), tmp_path / "store", 2
+    book.watch(receiver, lambda request: 200)
+    for life in range(lives):
+        book.killed.add(life)
+        with running(store, **agent(life)) as gateway:
+            child = ingest_process(gateway)
+            load = loaded(gateway, book, receiver, life)
+            load.wait_for_some()
+            os.kill(child if whom == "ingest" else gateway.process.pid, signal.SIGKILL)
+            status = gateway.process.wait(PATIENCE)
+            wait_for_end(child)
+            load.stop()
+            if whom == "ingest":
+                assert (status, deaths(gateway)) == (5, ["killed by signal 9"] * (life + 1))
+            assert "Traceback" not in gateway.log.read_text()
+    with running(store, **agent(lives)) as gateway:
+        Load(gateway, book, lives, [list(book.unknown)]).wait()
+        book.wait_for_all()
+        assert gateway.stop() == 0
+    book.check_keys()
+    assert book.repeats() <= book.in_flight_at_kills()
+
+
+def test_attempts_under_way_are_interrupted_when_ingest_dies(tmp_path: Path, receiver: Receiver) -> None:
+    entered, let_go = receiver.hang()
+    with running(tmp_path / "store", drain__timeout="1h") as gateway:
+        id = gateway.post(f"{receiver.url}/hook").json()["id"]
+        assert entered.wait(PATIENCE)
+        os.kill(ingest_process(gateway), signal.SIGKILL)
+        assert gateway.process.wait(PATIENCE) == 5
+    let_go.set()
+    with running(tmp_path / "store") as gateway:
+        until(lambda: gateway.message(id)["state"] == "delivered")
+        errors = [attempt["error"] for attempt in gateway.message(id)["attempts"]]
+    assert errors == ["interrupted", None]
+
+
+def test_who_waits_when_the_gateway_dies_is_told_to_come_again(gateway: Gateway, receiver: Receiver) -> None:
+    child = ingest_process(gateway)
+    with raw_client(gateway.ingest) as client:
+        gateway.process.send_signal(signal.SIGSTOP)
+        client.sendall(f"POST /{receiver.url}/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n".encode())
+        until(lambda: has_been_read(client))
+        gateway.kill()
+        said = rest(client)
+    assert statuses(said) == [503]
+    assert b"urn:holdfast:problem:store-failed" in said
+    assert b"\r\nretry-after: " in said
+    wait_for_end(child)
+
+
+def has_been_read(client: socket.socket) -> bool:
+    """Whether everything that a client of this machine has sent was read by the other side."""
+    ours, theirs = (f"0100007F:{name[1]:04X}" for name in (client.getsockname(), client.getpeername()))
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+    return any(row[1:3] == [theirs, ours] and row[4].endswith(":00000000") for row in rows)
+
+
+def test_ingest_that_dies_before_it_serves(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [HOLDFAST, "run"], env=settings(tmp_path / "store"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    listing = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    os.kill(int(until(listing.read_text)), signal.SIGKILL)
+    out, log = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (5, "")
+    assert '"ingest_process_died"' in log
+    assert "Traceback" not in log
+
+
+def test_a_port_is_free_as_soon_as_both_are_gone(tmp_path: Path, receiver: Receiver) -> None:
+    with running(tmp_path / "store") as gateway:
+        address, child = gateway.ingest, ingest_process(gateway)
+        gateway.kill()
+        wait_for_end(child)
+    with running(tmp_path / "store", listen__ingest=address) as gateway:
+        assert gateway.ingest == address
+        assert gateway.post(f"{receiver.url}/hook").status_code == 202
+
+
+def test_an_address_in_use_is_told_before_ingest_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(AssertionError, match="it is in use"):
+            start(tmp_path / "store", listen__ingest=f"127.0.0.1:{taken.getsockname()[1]}")
