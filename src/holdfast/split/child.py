@@ -46,6 +46,7 @@ class IngestSide:
         settings = beginning.settings
         setup(settings.config.log.format, settings.config.log.level)
         self._channel = channel
+        self._is_stopping = False
         self._tally = Tally()
         self._store = DistantStore(channel, beginning.last_id, secrets.randbits)
         self._guard = Guard(settings.config.egress)
@@ -68,8 +69,9 @@ class IngestSide:
             if not frames:
                 break
         self._store.fail("the gateway's process ended")
-        self.intake.stop()
-        serving.deadline = trio.current_time() + LAST_ANSWERS
+        # After a STOP it has waited for the last answers itself.
+        serving.deadline = trio.current_time() + (0 if self._is_stopping else LAST_ANSWERS)
+        self._stop()
 
     async def _hear(self, kind: Kind, content: object) -> None:
         match kind, content:
@@ -83,7 +85,11 @@ class IngestSide:
             case Kind.FAILED, str():
                 self._store.fail(content)
             case Kind.STOP, _:
-                self.intake.stop()
+                self._stop()
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        self.intake.stop()
 
     async def _configure(self, settings: Settings) -> None:
         setup(settings.config.log.format, settings.config.log.level)

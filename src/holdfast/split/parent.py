@@ -68,7 +68,7 @@ class IngestProcess:
         """Runs until the process has ended, after `stop` or unasked. Closes the listeners, which are the other's."""
         here, there = socket.socketpair()
         try:
-            process = _start([there, *(listener.socket for listener in listeners)])
+            process = start_ingest([there, *(listener.socket for listener in listeners)])
         except OSError as error:
             here.close()
             self._lose(f"it could not be started: {error}")
@@ -172,7 +172,7 @@ async def _reply(waiting: deque[trio.Event]) -> None:
     await replied.wait()
 
 
-def _start(sockets: Sequence[socket.socket | trio.socket.SocketType]) -> "subprocess.Popen[bytes]":
+def start_ingest(sockets: Sequence[socket.socket | trio.socket.SocketType]) -> "subprocess.Popen[bytes]":
     numbers = [sock.fileno() for sock in sockets]
     # Not from the folder that it is started in: what lies there is nobody's code.
     command = [sys.executable, "-P", "-m", "holdfast.split.child", *map(str, numbers)]
