@@ -36,6 +36,10 @@ _logger = logging.getLogger("holdfast")
 
 
 class IngestProcess:
+    """The same face as an Intake. `own` are holdfast's own listeners, `listening` is the one of these that is ingest's.
+    `connections` is as of the last `count`.
+    """
+
     def __init__(
         self,
         config: Config,
@@ -91,8 +95,8 @@ class IngestProcess:
         finally:
             self._hang_up(channel)
             status = await _end(process)
-            if not self._is_stopping:
-                self._lose(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
+        if not self._is_stopping:
+            self._lose(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
         if not frames:
             task_status.started()
 
