@@ -151,7 +151,7 @@ class WatchedWorld(World):
             for text in overdue(self.witness, slack=0):
                 self.witness.check(False, f"drained, and {text}")
 
-    def _reload(self) -> dict[str, list[str]]:
+    async def _reload(self) -> dict[str, list[str]]:
         """As `app` does it. Of a limit of 1 nobody can say whether it is the full one or that of a slow start."""
         if self.config.delivery.per_host == 1:
             return {}
