@@ -13,7 +13,7 @@ from holdfast.core.message import Message
 from holdfast.split import distant
 from holdfast.split.channel import Channel
 from holdfast.split.distant import DistantStore
-from holdfast.split.wire import Kind, cut, decode_accept, decode_answer, encode_accept, encode_answer, frame
+from holdfast.split.frames import Kind, cut, decode_accept, decode_answer, encode_accept, encode_answer, frame
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.records import encode_message
 
@@ -70,7 +70,7 @@ def test_frames_are_the_same_however_they_are_cut(step: int) -> None:
 def pair(gathered: Kind) -> Iterator[tuple[Channel, socket.socket]]:
     here, there = socket.socketpair()
     with there:
-        channel = Channel(trio.socket.from_stdlib_socket(here), gathered)
+        channel = Channel(here, gathered)
         yield channel, there
         channel.close()
 
@@ -116,7 +116,7 @@ async def test_a_frame_that_broke_off_is_nothing() -> None:
 
 async def test_a_frame_larger_than_any_buffer_arrives() -> None:
     with pair(Kind.ACCEPTS) as (channel, there):
-        other = Channel(trio.socket.from_stdlib_socket(there.dup()), Kind.ACCEPTS)
+        other = Channel(there.dup(), Kind.ACCEPTS)
         async with sending(other):
             other.add(encode_accept(Accept(message(b"x" * (5 << 20)))))
             ((_, (fields,)),) = await channel.receive()

@@ -10,8 +10,8 @@ from gateway.hostile import raw_client, rest, statuses
 from harness import PATIENCE
 from holdfast.config import Address, build
 from holdfast.core.message import parse_id
+from holdfast.split.frames import Beginning, Frame, Kind, Settings, cut, decode_accept, frame
 from holdfast.split.parent import start_ingest
-from holdfast.split.wire import Beginning, Frame, Kind, Settings, cut, decode_accept, frame
 from holdfast.store.port import Accept
 
 LAST_ID = (1 << 40).to_bytes(6, "big") + bytes(10)

@@ -4,7 +4,7 @@ The gateway's process stays the one that it is without this: it owns the store, 
 The ingest process answers clients and has nothing else: a message that it accepts travels over a private socketpair,
 many in a frame, and is answered once the gateway's process has it on disk.
 
-wire.py     what the two say to each other, byte by byte
+frames.py   what the two say to each other, byte by byte
 channel.py  one end of the socketpair: what gathers during one round of the loop travels together
 distant.py  the store as the ingest process sees it
 child.py    the ingest process

@@ -4,11 +4,13 @@ What gathers during one round of the loop travels as one frame, and frames trave
 a message costs neither a call nor a task of its own.
 """
 
+import socket
 from typing import Any
 
 import trio
 
-from holdfast.split.wire import Frame, Kind, cut, frame
+from holdfast.http.wire import Wire
+from holdfast.split.frames import Frame, Kind, cut, frame
 
 READ = 64 << 10
 
@@ -16,8 +18,8 @@ READ = 64 << 10
 class Channel:
     """`gathered` is the kind of frame that `add` fills; all other frames are posted whole. Order is kept."""
 
-    def __init__(self, sock: trio.socket.SocketType, gathered: Kind) -> None:
-        self._socket = sock
+    def __init__(self, sock: socket.socket, gathered: Kind) -> None:
+        self._wire = Wire(sock)
         self._gathered = gathered
         self._items: list[Any] = []
         self._frames: list[bytes] = []
@@ -40,9 +42,8 @@ class Channel:
                 await self._some.wait()
                 self._some = trio.Event()
                 self._gather()
-                data, self._frames = memoryview(b"".join(self._frames)), []
-                while data:
-                    data = data[await self._socket.send(data) :]
+                data, self._frames = b"".join(self._frames), []
+                await self._wire.send_all(data)
         except OSError:
             # Whoever receives hears that the other side is gone.
             pass
@@ -51,7 +52,7 @@ class Channel:
         """The next frames, at least one; none when the other side is gone. What it left unfinished is nothing."""
         while True:
             try:
-                data = await self._socket.recv(READ)
+                data = await self._wire.receive(READ)
             except OSError:
                 return []
             if not data:
@@ -61,7 +62,7 @@ class Channel:
                 return frames
 
     def close(self) -> None:
-        self._socket.close()
+        self._wire.close()
 
     def _gather(self) -> None:
         if self._items:

@@ -17,15 +17,15 @@ from holdfast.intake import LAST_ANSWERS, Intake
 from holdfast.log import setup
 from holdfast.split.channel import Channel
 from holdfast.split.distant import DistantStore
-from holdfast.split.wire import Beginning, Frame, Kind, Settings, encode_counts
+from holdfast.split.frames import Beginning, Frame, Kind, Settings, encode_counts
 
 
 def main() -> None:
-    channel, *listeners = (trio.socket.from_stdlib_socket(socket.socket(fileno=int(number))) for number in sys.argv[1:])
-    trio.run(run, channel, [trio.SocketListener(listener) for listener in listeners])
+    channel, *listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    trio.run(run, channel, [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in listening])
 
 
-async def run(sock: trio.socket.SocketType, listeners: list[trio.SocketListener]) -> None:
+async def run(sock: socket.socket, listeners: list[trio.SocketListener]) -> None:
     channel = Channel(sock, Kind.ACCEPTS)
     frames = await channel.receive()
     if not frames:

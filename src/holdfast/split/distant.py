@@ -14,7 +14,7 @@ import trio
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId, next_id
 from holdfast.split.channel import Channel
-from holdfast.split.wire import decode_answer, encode_accept
+from holdfast.split.frames import decode_answer, encode_accept
 from holdfast.store.port import Accept
 from holdfast.store.writer_thread import Waiter
 

@@ -22,7 +22,7 @@ from holdfast.config import Address, Config
 from holdfast.core.tally import Tally
 from holdfast.log import event
 from holdfast.split.channel import Channel
-from holdfast.split.wire import Beginning, Frame, Kind, Settings, decode_accept, decode_counts, encode_answer
+from holdfast.split.frames import Beginning, Frame, Kind, Settings, decode_accept, decode_counts, encode_answer
 from holdfast.store.ledger import Ledger
 
 LAST_WORDS = 2.0
@@ -82,7 +82,7 @@ class IngestProcess:
             there.close()
             for listener in listeners:
                 listener.socket.close()
-        channel = self._channel = Channel(trio.socket.from_stdlib_socket(here), Kind.ANSWERS)
+        channel = self._channel = Channel(here, Kind.ANSWERS)
         frames: list[Frame] = []
         try:
             async with trio.open_nursery() as nursery:
