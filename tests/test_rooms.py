@@ -24,8 +24,8 @@ ALLOWED = {
     },
     # Two processes of one composition: each end knows the rooms that it stands between.
     "split": {
-        *("split", "core", "config", "intake", "clock", "log", "delivery.egress", "http.wire"),
-        *("store.port", "store.records", "store.writer_thread", "store.ledger"),
+        *("split", "core", "config", "intake", "clock", "chance", "log", "delivery.egress", "http.wire"),
+        *("store.port", "store.records", "store.ledger"),
     },
 }
 THIRD_PARTY = {

@@ -125,30 +125,24 @@ async def test_a_frame_larger_than_any_buffer_arrives() -> None:
 
 
 class Asked:
-    """A distant store with tasks that wait for it."""
+    """A distant store, and what it said of each message."""
 
-    def __init__(self, channel: Channel, nursery: trio.Nursery) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.store = DistantStore(channel, bytes(16), lambda bits: 0)
         self.results: dict[int, object] = {}
-        self._nursery = nursery
 
     async def accept(self, number: int, body: bytes = b"{}") -> None:
-        self._nursery.start_soon(self._perform, number, body)
+        operation = accept(number, body)
+        operation.done = lambda result: self.results.update({number: result})
+        self.store.submit(operation)
         await trio.testing.wait_all_tasks_blocked()
-
-    async def _perform(self, number: int, body: bytes) -> None:
-        try:
-            self.results[number] = await self.store.perform(accept(number, body))
-        except (CommitFailed, StoreFull) as error:
-            self.results[number] = error
 
 
 @asynccontextmanager
 async def asked() -> AsyncIterator[tuple[Asked, socket.socket]]:
     with pair(Kind.ACCEPTS) as (channel, there):
-        async with trio.open_nursery() as nursery, sending(channel):
-            yield Asked(channel, nursery), there
-            nursery.cancel_scope.cancel()
+        async with sending(channel):
+            yield Asked(channel), there
 
 
 def numbers(there: socket.socket) -> list[int]:
@@ -202,16 +196,6 @@ async def test_a_failed_store_fails_what_waits_what_is_held_and_what_comes(monke
         assert [str(it.results[number]) for number in range(3)] == ["the disk"] * 3
         assert all(isinstance(result, CommitFailed) for result in it.results.values())
         assert numbers(there) == [0]
-
-
-async def test_who_gave_up_takes_nobody_elses_answer() -> None:
-    async with asked() as (it, _):
-        with trio.move_on_after(0):
-            await it.store.perform(accept(0))
-        await it.accept(1)
-        it.store.answered([None, True])
-        await trio.testing.wait_all_tasks_blocked()
-        assert it.results == {1: Accepted(active=True)}
 
 
 def test_ids_go_on_from_the_last_one() -> None:

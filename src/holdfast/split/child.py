@@ -4,12 +4,12 @@ Started by the gateway's process and by nobody else, with signals blocked: it do
 when the channel ends, the gateway's process is gone; then whoever waits gets 503, and this one ends too.
 """
 
-import secrets
 import socket
 import sys
 
 import trio
 
+from holdfast.chance import RandomBits
 from holdfast.clock import FollowingClock
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
@@ -48,7 +48,7 @@ class IngestSide:
         self._channel = channel
         self._is_stopping = False
         self._tally = Tally()
-        self._store = DistantStore(channel, beginning.last_id, secrets.randbits)
+        self._store = DistantStore(channel, beginning.last_id, RandomBits())
         self._guard = Guard(settings.config.egress)
         self._guard.own.update(beginning.own)
         self.intake = Intake(

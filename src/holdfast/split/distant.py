@@ -9,14 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import trio
-
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId, next_id
 from holdfast.split.channel import Channel
 from holdfast.split.frames import decode_answer, encode_accept
-from holdfast.store.port import Accept
-from holdfast.store.writer_thread import Waiter
+from holdfast.store.port import Accept, Done
 
 MOST_UNANSWERED = 512
 """Messages under way at once: no fewer than one group of the store takes."""
@@ -30,7 +27,7 @@ class DistantStore:
         self._last_id = last_id
         self._random_bits = random_bits
         self._held: deque[Accept] = deque()
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: deque[Done] = deque()
         """Of all messages without an answer; those under way come first."""
         self._sizes: deque[int] = deque()
         """Of the bodies under way."""
@@ -41,14 +38,14 @@ class DistantStore:
         self._last_id = next_id(self._last_id, now, self._random_bits(80))
         return self._last_id
 
-    async def perform(self, operation: Accept) -> Any:
+    def submit(self, operation: Accept) -> None:
+        assert operation.done is not None
         if self._failed is not None:
-            raise self._failed
-        waiter = Waiter()
-        self._waiting.append(waiter)
+            operation.done(self._failed)
+            return
+        self._waiting.append(operation.done)
         self._held.append(operation)
         self._let_go()
-        return await trio.lowlevel.wait_task_rescheduled(waiter.abandon)
 
     def answered(self, answers: list[Any]) -> None:
         for told in answers:

@@ -25,7 +25,6 @@ ingest process alone.
 import pickle
 import struct
 from collections import Counter
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -115,7 +114,7 @@ def decode_accept(fields: list[Any]) -> Accept:
     id, record, pieces, digest, body = fields
     message, _, is_apart = decode_message(id, record)
     if is_apart:
-        message = replace(message, body=b"".join(pieces))
+        message = message._replace(body=b"".join(pieces))
     key = None if digest is None else IdempotencyKey(digest, body)
     return Accept(message, key, encoded=(record, pieces))
 
