@@ -88,6 +88,7 @@ def last(gateway: Gateway, name: str) -> dict[str, Any]:
 # -- what is handed over -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("processes")
 def test_retrying_delayed_and_held_ones_go_over_and_arrive_once(
     tmp_path: Path, token: Path, receiver: Receiver, another: Receiver
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from holdfast.core.errors import CommitFailed, StoreFull
-from holdfast.core.message import Message
+from holdfast.core.message import Message, Place, Standing
 from holdfast.split import distant
 from holdfast.split.channel import Channel
 from holdfast.split.distant import DistantStore
@@ -32,12 +32,15 @@ def accept(number: int, body: bytes = b"{}") -> Accept:
 
 @pytest.mark.parametrize("size", [0, 2, 1_900, 1_990, 2_100, 4_080, 4_081, 70_000])
 @pytest.mark.parametrize("key", [None, IdempotencyKey(b"d" * 16, b"b" * 16)])
-def test_a_message_arrives_with_the_record_that_the_store_keeps(size: int, key: IdempotencyKey | None) -> None:
-    sent = Accept(message(b"\xfe" * size), key)
+@pytest.mark.parametrize("place", [None, Place(Standing.RETRY, 2_000, 9_000, 3, 4, held=True)])
+def test_a_message_arrives_with_the_record_that_the_store_keeps(
+    size: int, key: IdempotencyKey | None, place: Place | None
+) -> None:
+    sent = Accept(message(b"\xfe" * size), key, place)
     ((kind, (fields,)),) = cut(bytearray(frame(Kind.ACCEPTS, [encode_accept(sent)])))
     came = decode_accept(fields)
     assert kind is Kind.ACCEPTS
-    assert (came.message, came.key) == (sent.message, key)
+    assert (came.message, came.key, came.place) == (sent.message, key, place)
     assert came.encoded == encode_message(sent.message)
 
 

@@ -14,7 +14,8 @@
 
     from ingest
     TAKEN     BEGIN or SETTINGS hold now
-    ACCEPTS   messages: [id, record, pieces of the body, digest of the key or nil, digest of the body or nil]
+    ACCEPTS   messages: [id, record, pieces of the body, digest of the key or nil, digest of the body or nil,
+              place or nil (one that another holdfast hands over)]
     COUNTS    [refusals by slug, counts of ack_seconds, their total, open connections]
 
 Both ends are the same program of the same user, and nobody else holds the socketpair: so pickle is safe here, and the
@@ -33,7 +34,7 @@ from holdfast.core.errors import StoreFull
 from holdfast.core.message import MessageId
 from holdfast.core.tally import Tally
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
-from holdfast.store.records import decode_message, encode_message, pack, unpack
+from holdfast.store.records import decode_message, decode_place, encode_message, encode_place, pack, unpack
 
 _LENGTH = struct.Struct(">I")
 _ACCEPTED = {active: Accepted(active) for active in (True, False)}
@@ -106,17 +107,18 @@ def _read(packed: memoryview) -> Frame:
 def encode_accept(accept: Accept) -> list[Any]:
     record, pieces = encode_message(accept.message)
     digest, body = accept.key if accept.key is not None else (None, None)
-    return [accept.message.id, record, pieces, digest, body]
+    place = None if accept.place is None else encode_place(accept.place)
+    return [accept.message.id, record, pieces, digest, body, place]
 
 
 def decode_accept(fields: list[Any]) -> Accept:
     """With the record as it came, so that nobody encodes it again."""
-    id, record, pieces, digest, body = fields
+    id, record, pieces, digest, body, place = fields
     message, _, is_apart = decode_message(id, record)
     if is_apart:
         message = message._replace(body=b"".join(pieces))
     key = None if digest is None else IdempotencyKey(digest, body)
-    return Accept(message, key, encoded=(record, pieces))
+    return Accept(message, key, None if place is None else decode_place(place), (record, pieces))
 
 
 def encode_answer(result: Any) -> Any:

@@ -143,7 +143,9 @@ class IngestProcess:
             frames = await channel.receive()
 
     def _submit(self, channel: Channel, messages: list[list[Any]]) -> None:
-        """The ledger tells what became of them in the order of submission, a group at a time."""
+        """The ledger tells what became of them in the order of submission, a group at a time. Ids that were minted here
+        grow; one that is handed over has its own.
+        """
 
         def answer(result: object) -> None:
             channel.add(encode_answer(result))
@@ -152,7 +154,8 @@ class IngestProcess:
             accept = decode_accept(fields)
             accept.done = answer
             self._ledger.submit(accept)
-        self._ledger.last_id = messages[-1][0]
+            if accept.place is None:
+                self._ledger.last_id = accept.message.id
 
     async def _tell_failure(self, channel: Channel) -> None:
         await self._ledger.broken.wait()
