@@ -4,6 +4,7 @@ import http.client
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,19 +69,19 @@ def attempts_that_failed(gateway: Gateway) -> list[dict[str, object]]:
 def test_connections_wait_without_a_spin_and_are_served_when_descriptors_are_free(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
 ) -> None:
-    with running(tmp_path / "store") as gateway:
+    # A delivery that finds no descriptor either is tried again soon.
+    with running(tmp_path / "store", retry__base="1s") as gateway:
         gateway.post(f"{receiver.url}/warm")
         receiver.wait_for_one()
         pid = gateway.process.pid
         with few_descriptors(gateway, LEFT), connected(gateway, CLIENTS) as clients:
             until(lambda: refused_accepts(gateway) >= 2)
-            before, refused = cpu_seconds(pid), refused_accepts(gateway)
+            began, before, refused = time.monotonic(), cpu_seconds(pid), refused_accepts(gateway)
             threading.Event().wait(WATCHED_SECONDS)
             used, refused = cpu_seconds(pid) - before, refused_accepts(gateway) - refused
-            measured(
-                f"{WATCHED_SECONDS:.0f} s out of descriptors: {used * 1000:.0f} ms of CPU, {refused} accepts refused"
-            )
-            assert used < WATCHED_SECONDS / 2
+            passed = time.monotonic() - began
+            measured(f"{passed:.1f} s out of descriptors: {used * 1000:.0f} ms of CPU, {refused} accepts refused")
+            assert used < passed / 2
             # The first are in; each that leaves lets the next one in, until all were served.
             ids = []
             for client in clients:
