@@ -46,7 +46,7 @@ def fail(news: News, times: int, host: str = "a:443", **about: object) -> None:
 
 
 async def hear(listening: AsyncGenerator[Event, None], count: int) -> list[Event]:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         return [await anext(listening) for _ in range(count)]
 
 

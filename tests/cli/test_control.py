@@ -236,7 +236,7 @@ def test_a_gateway_that_breaks_off(tmp_path: Path, capsys: Captured) -> None:
             connection, _ = server.accept()
             with connection:
                 connection.recv(1)
-            _, error = process.communicate(timeout=10)
+            _, error = process.communicate(timeout=30)
     assert process.returncode == 1
     assert error.startswith(f"holdfast: the gateway on {path} broke off: ")
     assert error.count("\n") == 1
@@ -274,9 +274,9 @@ def test_control_c(gateway: Script) -> None:
     gateway.answers["GET /v1/status"] = []
     command = [EXECUTABLE, "status"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert gateway.asked.wait(10)
+        assert gateway.asked.wait(30)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=10) == ("", "")
+        assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 130
 
 

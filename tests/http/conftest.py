@@ -123,7 +123,7 @@ class Client:
         parser = ResponseParser(engine("h11"), max_body=1 << 24, to_head_request=to_head_request)
         if self.held:
             parser.feed(self.held)
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while not parser.complete:
                 data = await self.stream.receive_some(65536)
                 if not data:
@@ -139,7 +139,7 @@ class Client:
     async def rest(self) -> bytes:
         """Everything until the server closes."""
         data = self.held
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while piece := await self.stream.receive_some(65536):
                 data += piece
         return data

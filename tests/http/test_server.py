@@ -47,7 +47,7 @@ async def test_connections_are_kept_and_counted(serve):
                 assert json.loads(body)["target"] == f"/{number}"
                 assert b"connection" not in dict(head.headers)
             assert running.server.connections == 1
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while running.server.connections:
                 await trio.lowlevel.checkpoint()
 
@@ -138,7 +138,7 @@ async def test_continue_is_sent_only_after_the_gate(serve):
     async with serve(echo, gate=gate) as running:
         async with running.client() as client:
             await client.send(expecting % b"/yes")
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 assert await client.stream.receive_some(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
             await client.send(b"hello")
             assert (await client.answer())[0] == 200
@@ -237,7 +237,7 @@ async def test_the_handler_finishes_when_its_client_is_gone(serve):
             await entered.wait()
             client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         go.set()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await finished.wait()
         async with running.client() as client:
             await client.send(POST)
@@ -272,7 +272,7 @@ async def test_a_stream_is_sent_as_it_comes_and_ends(serve):
         async with running.client() as client:
             await client.send(get())
             heard = b""
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 while b"one\n" not in heard:
                     heard += await client.stream.receive_some(1000)
             more.set()
@@ -306,7 +306,7 @@ async def test_an_endless_stream_ends_with(serve, how):
             if how == "server stops":
                 running.server.stop()
                 await client.rest()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await closed.wait()
 
 
@@ -359,7 +359,7 @@ async def test_stopping_closes_idle_connections_and_finishes_requests(serve):
             status, head, _ = await sending.answer()
             assert (status, dict(head.headers)[b"connection"]) == (200, b"close")
             assert await sending.rest() == b""
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while running.server.connections:
                 await trio.lowlevel.checkpoint()
 

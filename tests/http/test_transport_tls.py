@@ -117,7 +117,7 @@ async def test_a_context_that_can_not_be_had_closes_the_connection(receiver, tra
         there.scripts = [listen]
         with pytest.raises(FileNotFoundError):
             await post(transport_to(there.port, ssl_context=context))
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             await closed.wait()
         assert heard == [b""]
 
