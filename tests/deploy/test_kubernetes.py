@@ -12,6 +12,7 @@ from deploy.dockerfile import REPOSITORY, stages
 from deploy.manifests import EVERY, GATEWAY, KUBERNETES, ORPHAN, SIDECARS, Overlay, overlay, rendered, size
 from deploy.tools import run, tool
 from harness import HOLDFAST, PATIENCE
+from holdfast.config import load
 
 FIRST_WITH_SIDECARS, NEWEST = "1.29", "1.37"
 SHARE = 0.8
@@ -229,6 +230,27 @@ def test_the_overlay_of_the_docs_puts_in_ones_own_image_config_and_keys(tmp_path
     assert base64.b64decode(keys["data"]["billing"]) == b"whsec_own"
     mounted = own.volume_at(PurePosixPath("/run/secrets/holdfast"))["projected"]["sources"]
     assert keys["metadata"]["name"] == mounted[0]["secret"]["name"]
+
+
+def test_the_component_hands_over_to_the_gateway(tmp_path: Path) -> None:
+    own, gateway = own_overlay(tmp_path, kustomization_yaml=from_the_docs("with-handoff.yaml")), overlay(GATEWAY)
+    environ = {each["name"]: each["value"] for each in own.holdfast["env"]}
+    (tmp_path / "holdfast.toml").write_text(own.one("ConfigMap")["data"]["holdfast.toml"])
+    config = load(str(tmp_path / "holdfast.toml"), environ, {})
+    service = gateway.one("Service")
+    assert str(config.drain.handoff) == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    assert config.ingest.token_file == gateway.config(tmp_path).ingest.token_file
+    (clients, _) = gateway.one("NetworkPolicy")["spec"]["ingress"]
+    (client,) = clients["from"]
+    labels = own.workload["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= client["podSelector"]["matchLabels"].items()
+    (app,) = own.pod["containers"]
+    (shown,) = [each["valueFrom"]["secretKeyRef"] for each in app["env"] if "valueFrom" in each]
+    assert shown == {"name": gateway.named("Secret", "holdfast-token")["metadata"]["name"], "key": "token"}
+
+
+def test_a_change_of_the_config_is_taken_over(running: Overlay, tmp_path: Path) -> None:
+    assert running.config(tmp_path).process.watch_config
 
 
 def test_the_patch_of_the_docs_makes_a_classic_sidecar(tmp_path: Path) -> None:
