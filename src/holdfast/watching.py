@@ -23,6 +23,7 @@ class Watch:
     def __init__(self, files: Callable[[], Sequence[Path]]) -> None:
         self._files = files
         self._known: dict[Path, bytes] = {}
+        self._settled = self._before = self._looks()
 
     def remember(self) -> None:
         """The files as they are now are being taken over, by whoever asked for it."""
@@ -30,15 +31,18 @@ class Watch:
 
     async def run(self, take_over: Callable[[], Awaitable[None]]) -> None:
         """Watch until cancelled. `take_over` remembers what it reads, also what it refuses."""
-        settled = before = self._looks()
         while True:
             await trio.sleep(LOOK_EVERY)
-            looks = self._looks()
-            if looks == before != settled:
-                settled = looks
-                if self._has_news():
-                    await take_over()
-            before = looks
+            if self.look():
+                await take_over()
+
+    def look(self) -> bool:
+        """Whether there is something to take over: other than before, and at rest since the last look."""
+        before, self._before = self._before, self._looks()
+        if not self._before == before != self._settled:
+            return False
+        self._settled = before
+        return self._has_news()
 
     def _has_news(self) -> bool:
         """Files that a reload has just named are no news: it has read them."""

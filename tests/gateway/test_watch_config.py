@@ -8,10 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
 
 from harness import PLAIN, Gateway, Receiver, running, until
-from holdfast.watching import LOOK_EVERY, Watch
+from holdfast.watching import Watch
 
 ROUTE = '[routes.{name}]\nurl = "{url}/in"\n'
 
@@ -107,65 +106,57 @@ def test_what_a_reload_took_over_is_not_taken_over_again(tmp_path: Path, receive
         assert len(told(gateway, "reloaded")) == 2
 
 
-# -- looks, in virtual time --------------------------------------------------------------------------------------------
+# -- look by look ------------------------------------------------------------------------------------------------------
 
 
 class Watched:
-    """A watch on some files, and how often it had something to take over."""
+    """A watch on some files that takes over whatever it finds."""
 
     def __init__(self, *files: Path) -> None:
         self.files = list(files)
-        self.watch = Watch(lambda: self.files)
-        self.watch.remember()
-        self.times = 0
+        self._watch = Watch(lambda: self.files)
+        self._watch.remember()
 
-    async def take_over(self) -> None:
-        self.watch.remember()
-        self.times += 1
+    def found(self, looks: int = 3) -> int:
+        """How often so many looks had something to take over."""
+        times = 0
+        for _ in range(looks):
+            if self._watch.look():
+                self._watch.remember()
+                times += 1
+        return times
 
 
 @pytest.fixture
-async def watched(tmp_path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> Watched:
-    file = tmp_path / "config"
-    file.write_text("one")
-    it = Watched(file)
-    nursery.start_soon(it.watch.run, it.take_over)
-    await trio.sleep(LOOK_EVERY / 2)
-    return it
+def watched(tmp_path: Path) -> Watched:
+    (tmp_path / "config").write_text("one")
+    return Watched(tmp_path / "config")
 
 
-async def test_a_file_that_is_being_written_is_left_until_it_rests(watched: Watched) -> None:
+def test_a_file_that_is_being_written_is_left_until_it_rests(watched: Watched) -> None:
     for size in range(10):
         watched.files[0].write_text("x" * size)
-        await trio.sleep(LOOK_EVERY)
-    assert watched.times == 0
-    await trio.sleep(2 * LOOK_EVERY)
-    assert watched.times == 1
+        assert watched.found(1) == 0
+    assert watched.found() == 1
 
 
-async def test_a_file_that_is_touched_or_written_alike_is_no_news(watched: Watched) -> None:
+def test_a_file_that_is_touched_or_written_alike_is_no_news(watched: Watched) -> None:
     os.utime(watched.files[0], (1, 1))
-    await trio.sleep(3 * LOOK_EVERY)
+    assert watched.found() == 0
     watched.files[0].write_text("one")
-    await trio.sleep(3 * LOOK_EVERY)
-    assert watched.times == 0
+    assert watched.found() == 0
 
 
-async def test_a_file_that_goes_and_comes_back(watched: Watched) -> None:
+def test_a_file_that_goes_and_comes_back(watched: Watched) -> None:
     watched.files[0].unlink()
-    await trio.sleep(3 * LOOK_EVERY)
-    assert watched.times == 1
+    assert watched.found() == 1
     watched.files[0].write_text("one")
-    await trio.sleep(3 * LOOK_EVERY)
-    assert watched.times == 2
+    assert watched.found() == 1
 
 
-async def test_a_file_that_was_just_named_is_watched_from_then_on(watched: Watched, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("one")
-    watched.files.append(token)
-    await trio.sleep(3 * LOOK_EVERY)
-    assert watched.times == 0
-    token.write_text("another")
-    await trio.sleep(3 * LOOK_EVERY)
-    assert watched.times == 1
+def test_a_file_that_was_just_named_is_watched_from_then_on(watched: Watched, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("one")
+    watched.files.append(tmp_path / "token")
+    assert watched.found() == 0
+    (tmp_path / "token").write_text("another")
+    assert watched.found() == 1
