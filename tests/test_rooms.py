@@ -30,7 +30,7 @@ ALLOWED = {
 }
 THIRD_PARTY = {
     "core": set(),
-    "http": {"trio", "h11", "httptools", "httpx"},
+    "http": {"trio", "h11", "httptools", "httpx", "outcome"},
     "config": set(),
     "store": {"trio", "lmdb", "msgpack", "outcome"},
     "ingest": set(),

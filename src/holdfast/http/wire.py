@@ -1,8 +1,8 @@
 """A connected socket, for both sides: what can be done at once is done at once.
 
 trio's own sockets take a turn around the loop for every send and receive, also for one that needs no waiting; a
-webhook has four of them, and that was a fifth of its cost. Here only a wait is a checkpoint. Whoever receives always
-waits first: what is asked for has hardly ever come already.
+webhook has four of them, and that was a fifth of its cost. Here only a wait is a checkpoint, and a receive that need
+not wait, so that a peer that never pauses can't keep all others waiting.
 
 Everything fails with `OSError`, also what is closed meanwhile.
 """
@@ -12,17 +12,27 @@ from __future__ import annotations
 import errno
 import socket
 
+import outcome
 import trio
+
+from holdfast.http.readiness import readiness
 
 Data = bytes | bytearray | memoryview
 
 
 class Wire:
-    __slots__ = ("socket",)
+    """One task may receive and one may send, at a time. `socket` is for looking at it and for its options."""
+
+    __slots__ = ("_ends", "_number", "_reader", "_readiness", "_ready", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self.socket = connected
+        self._ready = self._ends = False
+        self._reader: trio.lowlevel.Task | None = None
+        self._number = connected.fileno()
+        self._readiness = readiness()
+        self._readiness.watch(self._number, self)
 
     @classmethod
     def taken_from(cls, sock: trio.socket.SocketType) -> Wire:
@@ -38,7 +48,7 @@ class Wire:
                 try:
                     await trio.lowlevel.wait_writable(self.socket)
                 except trio.ClosedResourceError as error:
-                    raise OSError(errno.EBADF, "it was closed here") from error
+                    raise _closed_here() from error
 
     async def send_all(self, data: Data) -> None:
         sent = await self.send(data)
@@ -47,27 +57,54 @@ class Wire:
 
     async def receive(self, size: int) -> bytes:
         """What has come, at most so many bytes; none at the end."""
+        if self._ready:
+            await trio.lowlevel.checkpoint()
         while True:
+            if not self._ready:
+                await self._until_heard()
             try:
-                await trio.lowlevel.wait_readable(self.socket)
-                return self.socket.recv(size)
+                data = self.socket.recv(size)
             except BlockingIOError:
+                self._ready = False
                 continue
-            except trio.ClosedResourceError as error:
-                raise OSError(errno.EBADF, "it was closed here") from error
+            if len(data) < size and not self._ends:
+                # That was all: the next byte is heard of. An end that came with the last byte would not be again.
+                self._ready = False
+            return data
+
+    def heard(self, ends: bool) -> None:
+        self._ready = True
+        self._ends = self._ends or ends
+        if self._reader is not None:
+            trio.lowlevel.reschedule(self._reader)
+            self._reader = None
 
     def is_quiet(self) -> bool:
         """Whether it is still there, and nothing has come that was not asked for."""
-        try:
-            self.socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return not self._ready
 
     def close(self) -> None:
         """Whoever waits on it hears of it."""
-        if self.socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self.socket)
-            self.socket.close()
+        if self.socket.fileno() < 0:
+            return
+        self._readiness.forget(self._number)
+        trio.lowlevel.notify_closing(self.socket)
+        self.socket.close()
+        if self._reader is not None:
+            trio.lowlevel.reschedule(self._reader, outcome.Error(_closed_here()))
+            self._reader = None
+
+    async def _until_heard(self) -> None:
+        if self.socket.fileno() < 0:
+            raise _closed_here()
+        assert self._reader is None, "two tasks receive on one connection"
+        self._reader = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abandon)
+
+    def _abandon(self, _: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _closed_here() -> OSError:
+    return OSError(errno.EBADF, "it was closed here")

@@ -1,0 +1,149 @@
+"""A wire hears every byte and every end, however they come together, and lets nobody wait for ever."""
+
+import errno
+import random
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from holdfast.http.wire import Wire
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def test_what_was_there_before_is_heard(ends):
+    ours, theirs = ends
+    theirs.send(b"early")
+    assert await Wire(ours).receive(100) == b"early"
+
+
+async def test_an_end_that_comes_with_the_last_byte(ends):
+    ours, theirs = ends
+    wire = Wire(ours)
+    theirs.send(b"last")
+    theirs.shutdown(socket.SHUT_WR)
+    with trio.fail_after(10):
+        assert [await wire.receive(100), await wire.receive(100), await wire.receive(100)] == [b"last", b"", b""]
+    assert not wire.is_quiet()
+
+
+async def test_an_end_that_comes_after_the_last_byte_was_read(ends):
+    ours, theirs = ends
+    wire = Wire(ours)
+    theirs.send(b"last")
+    assert await wire.receive(100) == b"last"
+    assert wire.is_quiet()
+    theirs.close()
+    with trio.fail_after(10):
+        assert await wire.receive(100) == b""
+
+
+async def test_more_than_is_asked_for_is_kept(ends):
+    ours, theirs = ends
+    wire = Wire(ours)
+    theirs.send(b"abcd")
+    with trio.fail_after(10):
+        assert [await wire.receive(2), await wire.receive(2)] == [b"ab", b"cd"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self_sent, theirs)
+            assert await wire.receive(2) == b"ef"
+
+
+async def self_sent(theirs: socket.socket) -> None:
+    await wait_all_tasks_blocked()
+    theirs.send(b"ef")
+
+
+async def test_what_nobody_asked_for_makes_it_unquiet(ends):
+    ours, theirs = ends
+    wire = Wire(ours)
+    await wait_all_tasks_blocked(0.01)
+    assert wire.is_quiet()
+    theirs.send(b"?")
+    await wait_all_tasks_blocked(0.01)
+    assert not wire.is_quiet()
+
+
+@pytest.mark.parametrize("what", ["receive", "send_all"])
+async def test_closing_wakes_whoever_waits(ends, what):
+    wire = Wire(ends[0])
+
+    async def wait() -> None:
+        with pytest.raises(OSError) as raised:
+            await (wire.receive(1) if what == "receive" else wire.send_all(bytes(16 << 20)))
+        assert raised.value.errno == errno.EBADF
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            wire.close()
+            wire.close()
+    with pytest.raises(OSError):
+        await wire.receive(1)
+
+
+async def test_a_wait_that_is_cancelled_can_be_taken_up_again(ends):
+    ours, theirs = ends
+    wire = Wire(ours)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await wire.receive(1)
+    assert scope.cancelled_caught
+    theirs.send(b"x")
+    with trio.fail_after(10):
+        assert await wire.receive(1) == b"x"
+
+
+async def test_a_peer_that_never_pauses_leaves_the_others_their_turn(ends):
+    ours, theirs = ends
+    theirs.setblocking(False)
+    wire, turns = Wire(ours), 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        for _ in range(100):
+            theirs.send(bytes(20))
+            await wire.receive(10)
+        nursery.cancel_scope.cancel()
+    assert turns >= 50
+
+
+async def test_by_chance_every_byte_arrives(ends):
+    """Sizes, pauses and the end by chance: whoever reads gets all of it and then the end."""
+    for seed in range(100):
+        chance = random.Random(seed)
+        ours, theirs = socket.socketpair()
+        wire, sent, got = Wire(ours), b"", b""
+
+        async def send(theirs: socket.socket = theirs, chance: random.Random = chance) -> None:
+            nonlocal sent
+            for _ in range(chance.randrange(12)):
+                piece = chance.randbytes(chance.randrange(1, 300))
+                theirs.send(piece)
+                sent += piece
+                for _ in range(chance.randrange(4)):
+                    await trio.lowlevel.checkpoint()
+            theirs.close()
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                while piece := await wire.receive(chance.randrange(1, 200)):
+                    got += piece
+        assert got == sent, seed
+        wire.close()
