@@ -151,16 +151,16 @@ class Gateway:
             operators.start_soon(self._reload_on_signal)
             operators.start_soon(watch_clock, self._clock, tell_jump)
             operators.start_soon(self._notifier.keep_watch, lambda: self._lifecycle.store_trouble)
-            await self._serve_operators(operators, listeners)
-            if self._config.process.watch_config:
-                operators.start_soon(self._reload_on_change)
-            async with trio.open_nursery() as store:
-                await store.start(self._ledger.run)
-                if self._ledger.failed is None:
-                    await self._serve(listeners, asked_to_stop)
-                store.cancel_scope.cancel()
-            if self._ledger.failed is None:
-                await tell_end(self._ledger, self._handed_over)
+            operators.start_soon(self._news.run)
+            async with trio.open_nursery() as listening:
+                await self._serve_operators(listening, listeners)
+                if self._config.process.watch_config:
+                    operators.start_soon(self._reload_on_change)
+                await self._keep(listeners, asked_to_stop)
+                # Whoever asked for something that failed with the store still hears of it.
+                for server in self._servers.values():
+                    server.stop()
+                listening.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
             operators.cancel_scope.cancel()
         await self._transport.aclose()
         with suppress(FileNotFoundError):
@@ -168,6 +168,16 @@ class Gateway:
         if self._ledger.failed is not None:
             return EXIT_COMMIT
         return EXIT_INGEST if self._intake.lost.is_set() else EXIT_OK
+
+    async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
+        """The store, from its first group to its last, and all that lives on it."""
+        async with trio.open_nursery() as store:
+            await store.start(self._ledger.run)
+            if self._ledger.failed is None:
+                await self._serve(listeners, asked_to_stop)
+            store.cancel_scope.cancel()
+        if self._ledger.failed is None:
+            await tell_end(self._ledger, self._handed_over)
 
     async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as delivery:
@@ -202,7 +212,6 @@ class Gateway:
         self._servers["control"] = Server(control, LOCAL_LIMITS, admit=admit)
         if "probe" in listeners.tcp:
             self._servers["probe"] = Server(Router(probes.routes), LOCAL_LIMITS)
-        nursery.start_soon(self._news.run)
         for name, server in self._servers.items():
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 
