@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from deploy.dockerfile import REPOSITORY, stages
 from deploy.sandbox import as_user, need_root
 from harness import PATIENCE, PLAIN, READY, Receiver
+from holdfast import __version__
 from ports import refusing_port
 
 INSTALLED = "/opt/holdfast"
@@ -97,8 +97,7 @@ def test_versions_are_pinned() -> None:
     steps = BUILD.one("RUN").split("&&")
     assert all("--constraint requirements.lock" in step for step in steps if " install " in step)
     assert all("--no-build-isolation" in step for step in steps if "pip wheel" in step)
-    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-    assert IMAGE.labels["org.opencontainers.image.version"] == version
+    assert IMAGE.labels["org.opencontainers.image.version"] == __version__
 
 
 def test_the_user_is_made_with_the_number_that_runs_and_owns_the_volume() -> None:
