@@ -12,7 +12,8 @@
     split/      ingest in a process of its own, when that is wanted
     app.py      puts it together: start and shutdown order
     intake.py   the ingest listener
-    credentials.py, lifecycle.py, listening.py, descriptors.py, telling.py, notify.py, clock.py, news.py, log.py
+    credentials.py, lifecycle.py, listening.py, descriptors.py, telling.py, notify.py, clock.py, chance.py, news.py
+    log.py
     reloading.py, watching.py   another config while it runs
 
 `core` imports the standard library only; `http` neither core nor store; `ingest`, `delivery` and `operate` never one
