@@ -1,14 +1,24 @@
 """Ports of loopback where nobody answers."""
 
+import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+BELOW_THE_EPHEMERAL = range(12_000, 32_000)
+"""Ports that the system gives to nobody by itself, neither to a listener that leaves it the choice nor to a client."""
+
 
 def refusing_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Nobody listens on it, and it stays free for whoever wants to."""
+    while True:
+        port = random.choice(BELOW_THE_EPHEMERAL)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+        return port
 
 
 @contextmanager
