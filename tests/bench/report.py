@@ -93,6 +93,16 @@ def _cells(scenario: Scenario, figure: Figure, yardstick: float | None) -> tuple
     )
 
 
+def markdown(rows: Sequence[Row], yardstick: float | None) -> str:
+    """The same for a page."""
+    lines = ["| what | figure | against | ratio | spread | asked | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        what, figure, unit, against, base, median, spread, asked, met, _, _ = _cells(*row, yardstick)
+        compared = f"{against}: {base}" if against else ""
+        lines.append(f"| {what} | {figure} {unit} | {compared} | {median} | {spread} | {asked} | {met.lower()} |")
+    return "\n".join(lines) + "\n"
+
+
 def ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 

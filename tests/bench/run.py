@@ -4,9 +4,9 @@
 
 Real processes on loopback: wrk and nginx where they are installed, own ones else. Figures are medians over pairs that
 were measured in turn, each with its ratio to the yardstick (`yardstick.py`: a webhook in, group commit, out, and no
-bookkeeping) or to holdfast itself without what the row adds. Prints a table, writes it as JSON, and beside that a plot
-of the cost of a message against the backlog. A whole run takes up to 25 minutes and 6 GB of disk; a quick one, with
-short runs and a small backlog, 3 minutes and shows only that everything works.
+bookkeeping) or to holdfast itself without what the row adds. Prints a table, writes it as JSON, and beside that as a
+table for a page and with a plot of the cost of a message against the backlog. A whole run takes up to 25 minutes and
+6 GB of disk; a quick one, with short runs and a small backlog, 3 minutes and shows only that everything works.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bench.costs import Cost, costs, draw
 from bench.figures import Figure
 from bench.load import WRK
 from bench.processes import many_files
-from bench.report import Row, document, table
+from bench.report import Row, document, markdown, table
 from bench.scenarios import SCENARIOS, Scenario
 from bench.session import Session
 from bench.sink import Sink
@@ -90,6 +90,7 @@ def write(given: argparse.Namespace, session: Session, rows: Sequence[Row], plot
     told = document(rows, settings, session.yardstick_rate())
     told["costs"] = [cost._asdict() for cost in plotted]
     given.out.write_text(json.dumps(told, indent=1) + "\n")
+    given.out.with_suffix(".md").write_text(markdown(rows, session.yardstick_rate()))
     print(f"\n{told['machine']}\n{settings}\n\n{table(rows, session.yardstick_rate())}\n\nwritten: {given.out}")
 
 

@@ -12,7 +12,7 @@ from bench import load
 from bench.costs import Cost, draw
 from bench.figures import Bound, Figure
 from bench.generator import Client, Generator, request
-from bench.report import document, table, verdict
+from bench.report import document, markdown, table, verdict
 from bench.scenarios import Scenario
 from bench.sink import NGINX, Sink
 
@@ -102,6 +102,7 @@ def test_the_median_of_the_ratios_is_what_counts(bound: Bound, met: bool | None)
     row = json.loads(json.dumps(document([(scenario, figure)], {}, None)))["rows"][0]
     assert (row["figure"], row["against_figure"], row["ratio"], row["met"]) == (3, 6, 0.5, met)
     assert "0.25-10.00" in table([(scenario, figure)], None)
+    assert markdown([(scenario, figure)], None).splitlines()[-1].count("|") == 8
 
 
 def test_what_was_not_measured_has_no_verdict_and_says_why() -> None:
