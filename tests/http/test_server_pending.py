@@ -133,6 +133,15 @@ async def test_what_goes_wrong_is_told(serve, later, caplog, header):
     assert "a bug" in caplog.text
 
 
+async def test_an_answer_that_is_none_closes_its_connection_and_reaches_nobody_else(serve, later, caplog):
+    async with serve(later) as running, running.client() as client:
+        await client.send(get(b"/0"))
+        await later.until(1)
+        later.give(0, object())
+        assert await client.rest() == b""
+    assert "sending an answer failed" in caplog.text
+
+
 async def test_stopping_sends_what_is_owed_and_closes(serve, later):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0"))

@@ -207,7 +207,16 @@ class ServerConnection:
         await self._wire.send_all(data)
 
     def _pay(self, given: Response | bytes | Exception) -> None:
-        """A pending answer has come. What can't be sent at once is sent by a task of its own."""
+        """A pending answer has come."""
+        try:
+            self._send_owed(given)
+        except Exception:
+            # Whoever gave it has others to give: what is wrong with this connection stays here.
+            _logger.exception("sending an answer failed")
+            self._scope.cancel()
+
+    def _send_owed(self, given: Response | bytes | Exception) -> None:
+        """What can't be sent at once is sent by a task of its own."""
         if isinstance(given, Exception):
             given = _answer_for(given)
         data = given if isinstance(given, bytes) else given.encode()
