@@ -1,5 +1,6 @@
 """Real processes as fixtures, and figures that tests measured, told at the end of the run."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import harness
 from harness import Gateway, Receiver, running
 
 MEASURED = "measured"
+
+# Started in the background of a shell the suite has SIGINT ignored, and every child too: Ctrl-C would do nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is the machine's affair.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
