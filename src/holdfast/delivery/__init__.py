@@ -1,6 +1,7 @@
 """Out to the receivers.
 
 dispatcher.py  carries out what the board decides: starts attempts, reads lanes, sleeps until something is due
+hands.py       the tasks that make attempts, one after another
 roster.py      the lanes and hosts in memory: from the store when needed, back to it when quiet
 settling.py    what an outcome changes: circuit, limits, schedule, and the one operation that records it all
 courier.py     one attempt from start to outcome

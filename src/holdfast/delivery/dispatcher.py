@@ -20,6 +20,7 @@ from holdfast.core.message import Entry, ErrorKind, Message, MessageId, Place, S
 from holdfast.core.outcome import Outcome, of_error
 from holdfast.delivery.agenda import NEVER, AgendaKeeper
 from holdfast.delivery.courier import Courier
+from holdfast.delivery.hands import HANDS_KEPT, Hand
 from holdfast.delivery.lane_reader import LaneReader
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settling
@@ -30,36 +31,6 @@ FRESH_IN_MEMORY = 256
 BYTES_IN_MEMORY = 32 << 20
 UNWRITTEN = 2_048
 """Operations not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
-
-
-HANDS_KEPT = 64
-"""Tasks that wait for the next attempt; others end with theirs."""
-
-
-class _Hand:
-    """A task that makes attempts: `start` is the next one, and None while there is none."""
-
-    __slots__ = ("_waiting", "start")
-
-    def __init__(self, start: Start) -> None:
-        self.start: Start | None = start
-        self._waiting: trio.lowlevel.Task | None = None
-
-    def take(self, start: Start) -> None:
-        self.start = start
-        if self._waiting is not None:
-            trio.lowlevel.reschedule(self._waiting)
-            self._waiting = None
-
-    async def wait(self, free: list["_Hand"]) -> None:
-        """Until there is a next one."""
-
-        def gone(_: object) -> trio.lowlevel.Abort:
-            free.remove(self)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._waiting = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(gone)
 
 
 class Dispatcher:
@@ -80,7 +51,7 @@ class Dispatcher:
         self._agenda = AgendaKeeper(store, roster)
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
-        self._free: list[_Hand] = []
+        self._free: list[Hand] = []
         self._rests_until: float = 0
         self._quiet = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -317,7 +288,7 @@ class Dispatcher:
 
     async def _work(self, start: Start) -> None:
         """One attempt after another: a task for each would cost more than waiting for the next one."""
-        hand = _Hand(start)
+        hand = Hand(start)
         while hand.start is not None:
             start, hand.start = hand.start, None
             outcome, began = await self._attempt(start)

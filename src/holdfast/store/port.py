@@ -4,6 +4,7 @@ Everything that changes is an operation; operations of one group are committed t
 outcome, the message's new place and its lane's circuit travel in one operation, so they can't come apart.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -43,13 +44,13 @@ class Conflict(NamedTuple):
     """The key was used within its time, for another body."""
 
 
-class Hearing:
+class Hearing(ABC):
     """A `done` that is told of everything: a commit that failed is a result too, a StoreError."""
 
     __slots__ = ()
 
-    def __call__(self, result: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, result: Any) -> None: ...
 
 
 @dataclass(slots=True)
