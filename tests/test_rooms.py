@@ -32,7 +32,7 @@ THIRD_PARTY = {
     "core": set(),
     "http": {"trio", "h11", "httptools", "httpx", "outcome"},
     "config": set(),
-    "store": {"trio", "lmdb", "msgpack", "outcome"},
+    "store": {"trio", "lmdb", "msgpack", "outcome", "psycopg"},
     "ingest": set(),
     "delivery": {"trio", "cryptography"},
     "operate": {"trio", "prometheus_client"},

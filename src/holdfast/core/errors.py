@@ -4,6 +4,7 @@
     +-- StoreError
     |   +-- StoreUnusable   the store can't be opened here (exit 3)
     |   |   +-- StoreInUse  another process has it
+    |   +-- StoreAway       the database can't be reached now; it may come back (503)
     |   +-- StoreFull       no room for this message (507)
     |   +-- CommitFailed    the disk failed a commit: nothing after it can be trusted (503, exit 4)
     |   +-- CorruptRecord   one record can't be read; the others can
@@ -11,7 +12,7 @@
     +-- NameNotResolved     the target's name gave no address
     +-- SecretMissing       a route's messages can't be signed now, and are not sent unsigned
 
-What comes from outside (lmdb, sockets, ssl, h11) is mapped to one of these, or to an Outcome, at the boundary and only
+What comes from outside (lmdb, psycopg, sockets, ssl, h11) is mapped to one of these, or to an Outcome, at the boundary and only
 there. Refusals that an app gets to see are `http.problem.Problem`; faults of a config are `config.ConfigError`.
 """
 
@@ -30,6 +31,10 @@ class StoreUnusable(StoreError):
 
 class StoreInUse(StoreUnusable):
     """Another process has the store open."""
+
+
+class StoreAway(StoreError):
+    """The database can't be reached, or does not take writes. What was asked may or may not have been done."""
 
 
 class StoreFull(StoreError):

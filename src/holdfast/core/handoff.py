@@ -40,7 +40,7 @@ class Facts(NamedTuple):
 
 
 def write_facts(entry: Entry) -> str:
-    message, place = entry
+    message, place, _ = entry
     text = (
         f"id={id_text(message.id)}; accepted={message.accepted_at}; born={place.born}; "
         f"retry={place.retry}; attempts={place.attempts}"

@@ -116,10 +116,13 @@ class Message(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A message in memory, with the place that it was read from."""
+    """A message in memory, with the place that it was read from; where replicas share a store, `fence` is the number
+    that it was claimed under, 0 the present one.
+    """
 
     message: Message
     place: Place
+    fence: int = 0
 
 
 class Attempt(NamedTuple):

@@ -55,7 +55,7 @@ def _entry(transaction: Transaction, id: MessageId) -> Entry | None:
 
 def hand_over(work: Work, operation: HandOver, encoded: None) -> int:
     gone = 0
-    for message, read_at in operation.entries:
+    for message, read_at, _ in operation.entries:
         place = work.moved_to(message.id, message.lane, read_at)
         if place is None:
             continue

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.circuit import Change, Circuit, CircuitState
+from holdfast.core.fleet import Crew
 from holdfast.core.lane import Heads, Lane
-from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, State
+from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Message, MessageId, Place, State
 from holdfast.core.schedule import Dead, RetryAt
 
 Done = Callable[[Any], None]
@@ -77,23 +78,45 @@ class Accept(Operation):
     encoded: tuple[bytes, list[bytes]] | None = None
 
 
+class Report(NamedTuple):
+    """What an attempt tells of its circuit and host, for a store that judges them itself: one that replicas share.
+
+    `fault` is None for a success; `hold_until` is the peace that a Retry-After asked for, or 0.
+    """
+
+    spell: int
+    began: int
+    ended: int
+    probe: bool
+    fault: Fault | None
+    hold_until: int = 0
+
+
 @dataclass(slots=True)
 class Deliver(Operation):
-    """A 2xx: the message leaves, a small record stays. `lane` is saved too when a lost success would be missed."""
+    """A 2xx: the message leaves, a small record stays. `lane` is saved too when a lost success would be missed.
+
+    Result: a Verdict if there is a report, else None.
+    """
 
     entry: Entry
     attempt: Attempt
     lane: Lane | None
+    report: Report | None = None
 
 
 @dataclass(slots=True)
 class Fail(Operation):
-    """A failed attempt. `step` None leaves the place as it is: a probe, or an attempt interrupted by shutdown."""
+    """A failed attempt. `step` None leaves the place as it is: a probe, or an attempt interrupted by shutdown.
+
+    Result: a Verdict if there is a report, and then the circuit is the store's to change; else None.
+    """
 
     entry: Entry
     attempt: Attempt
     step: RetryAt | Dead | None
     lane: Lane
+    report: Report | None = None
 
 
 @dataclass(slots=True)
@@ -248,6 +271,34 @@ class LaneRecord(NamedTuple):
     hold_until: int
 
 
+class Verdict(NamedTuple):
+    """What became of an outcome in a store that replicas share: the change of state that it caused, and the lane as it
+    is now. `fenced`: the message was no longer this replica's, and nothing was recorded.
+    """
+
+    record: LaneRecord | None
+    change: Change | None = None
+    fenced: bool = False
+
+
+class Verb(StrEnum):
+    """What an operator does to a circuit."""
+
+    FREEZE = "freeze"
+    UNFREEZE = "unfreeze"
+    PROBE = "probe"
+
+
+@dataclass(slots=True)
+class Switch(Operation):
+    """An operator's word to a circuit in a store that replicas share. Result: a Verdict."""
+
+    lane: str
+    host: str
+    verb: Verb
+    now: int
+
+
 class Ask(NamedTuple):
     """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`."""
 
@@ -383,3 +434,33 @@ class Store(Acceptance, Protocol):
     ) -> tuple[list[CircuitView], str | None]: ...
 
     async def statistics(self) -> StoreStatistics: ...
+
+
+class SharedStore(Store, Protocol):
+    """A store that replicas share. `survey` claims what it returns for this replica, until an outcome or Shelve, which
+    takes any message that is claimed. Circuits and limits are the store's: lanes in memory are views of them.
+    """
+
+    on_lane: Callable[[LaneRecord], None]
+    """Told of a lane whose circuit another replica changed."""
+
+    on_call: Callable[[str], None]
+    """Told of a lane that has something to do. A hint: it may get lost without harm."""
+
+    on_beat: Callable[[], None]
+    """Told from time to time: whatever hints got lost, look at the agenda."""
+
+    on_crew: Callable[[Crew], None]
+    """Told when replicas came or went."""
+
+    on_lost: Callable[[], None]
+    """Told when this replica was taken for dead: nothing in memory is its own any more."""
+
+    on_back: Callable[[], None]
+    """Told when the store was away and is back."""
+
+    on_offer: Callable[[Message], bool]
+    """Asked of each message that is accepted here, whether it is taken at once."""
+
+    def may_begin(self, now: int) -> bool:
+        """Whether an attempt may begin: the claims are still this replica's."""

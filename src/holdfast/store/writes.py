@@ -164,7 +164,7 @@ def _used_at(work: Work, operation: Accept) -> int:
 
 
 def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
-    message, place = operation.entry
+    message, place, _ = operation.entry
     if not work.leave(message.id, message.lane, place):
         moved = work.moved_to(message.id, message.lane, place)
         if moved is None:
@@ -179,7 +179,7 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
 
 
 def fail(work: Work, operation: Fail, encoded: bytes) -> None:
-    message, read_at = operation.entry
+    message, read_at, _ = operation.entry
     attempt, step = operation.attempt, operation.step
     place = work.moved_to(message.id, message.lane, read_at)
     if place is None:
