@@ -12,8 +12,9 @@
     +-- NameNotResolved     the target's name gave no address
     +-- SecretMissing       a route's messages can't be signed now, and are not sent unsigned
 
-What comes from outside (lmdb, psycopg, sockets, ssl, h11) is mapped to one of these, or to an Outcome, at the boundary and only
-there. Refusals that an app gets to see are `http.problem.Problem`; faults of a config are `config.ConfigError`.
+What comes from outside (lmdb, psycopg, sockets, ssl, h11) is mapped to one of these, or to an Outcome, at the boundary
+and only there. Refusals that an app gets to see are `http.problem.Problem`; faults of a config are
+`config.ConfigError`.
 """
 
 

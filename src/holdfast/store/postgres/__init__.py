@@ -1,0 +1,16 @@
+"""The store that replicas share, in PostgreSQL. Imported only where `store.url` is set.
+
+schema       the tables, their versions, and how one becomes the next
+connection   one connection and what its errors mean
+rows         how messages, places and lanes look in the tables
+counting     how much waits, is dead, and is held by whom
+waking       when a lane needs attention next
+accepting    new messages
+judging      what outcomes do to circuits and hosts
+outcomes     what the ends of attempts change
+claiming     which messages this replica takes
+sweeping     what changes many messages at once
+showing      what operators are told
+presence     leases, and what replicas tell one another
+store        all of it behind the port
+"""

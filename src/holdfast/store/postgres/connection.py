@@ -1,0 +1,162 @@
+"""One connection to the database, and what its errors mean.
+
+A `Line` is used by one thread at a time and connects anew when it has to. Whatever the reason, a database that can't be
+reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
+What two transactions did to each other (a deadlock, a serialization failure) is tried again here. Anything else is a
+fault of ours or of the tables, and CommitFailed.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+import trio
+from psycopg import errors
+
+from holdfast.core.errors import CommitFailed, StoreAway, StoreError
+from holdfast.store.postgres.schema import SCHEMA
+
+Result = TypeVar("Result")
+Connection = psycopg.Connection[Any]
+Work = Callable[[Connection], Result]
+
+CONNECT_WITHIN = 3
+TRIES = 20
+"""Of a transaction that others got in the way of."""
+
+_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected)
+_AWAY = (
+    psycopg.OperationalError,  # includes all of class 57 and what libpq itself meets
+    psycopg.InterfaceError,
+    errors.ReadOnlySqlTransaction,
+    errors.UndefinedTable,  # a database that was put back from elsewhere, and is not migrated yet
+)
+_REFUSED = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InvalidCatalogName)
+
+_SETTINGS = (
+    f"SET search_path TO {SCHEMA}",
+    "SET statement_timeout TO '30s'",
+    "SET lock_timeout TO '10s'",
+    "SET idle_in_transaction_session_timeout TO '30s'",
+)
+_DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
+
+_logger = logging.getLogger("holdfast.store")
+
+
+class Line:
+    """`threaded` False does everything on the loop: for virtual time, where no thread may run."""
+
+    def __init__(self, url: str, name: str, *, threaded: bool) -> None:
+        self._url = url
+        self._name = name
+        self._threaded = threaded
+        self._connection: Connection | None = None
+        self._turn = trio.CapacityLimiter(1)
+
+    async def run(self, work: Work[Result], *, within: float | None = None) -> Result:
+        """Do something in one transaction that `work` commits, or that is undone.
+
+        After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew.
+        """
+        if not self._threaded:
+            await trio.lowlevel.checkpoint()
+            return self._attempt(work)
+        with trio.CancelScope(shield=within is None, deadline=_deadline(within)) as scope:
+            return await trio.to_thread.run_sync(
+                self._attempt, work, limiter=self._turn, abandon_on_cancel=within is not None
+            )
+        if scope.cancelled_caught:
+            self._abandon()
+        raise StoreAway(f"the database did not answer within {within:.0f} s")
+
+    def open(self) -> Connection:
+        """The connection, made if there is none."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = self._connection = connect(self._url, self._name)
+        return connection
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+    def _abandon(self) -> None:
+        """Its thread still waits for an answer, and ends by its own time-outs."""
+        self._connection = None
+        self._turn = trio.CapacityLimiter(1)
+
+    def _attempt(self, work: Work[Result]) -> Result:
+        for _ in range(TRIES):
+            try:
+                return self._once(work)
+            except _IN_THE_WAY:
+                continue
+        raise StoreAway("the database's transactions are in each other's way")
+
+    def _once(self, work: Work[Result]) -> Result:
+        connection: Connection | None = None
+        try:
+            connection = self.open()
+            try:
+                return work(connection)
+            finally:
+                if not connection.closed and connection.info.transaction_status:
+                    connection.rollback()
+        except _IN_THE_WAY:
+            raise
+        except _AWAY as error:
+            self._drop(connection)
+            raise StoreAway(_text(error)) from error
+        except StoreError:
+            raise
+        except Exception as error:
+            _logger.exception("the database refused what was asked of it")
+            self._drop(connection)
+            raise CommitFailed(f"the database refused what was asked of it: {error!r}") from error
+
+    def _drop(self, connection: Connection | None) -> None:
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+        if self._connection is connection:
+            self._connection = None
+
+
+def connect(url: str, name: str) -> Connection:
+    """A connection to a server that takes writes, with time-outs on everything that could hang."""
+    connection = psycopg.connect(
+        url,
+        connect_timeout=CONNECT_WITHIN,
+        application_name=f"holdfast {name}",
+        target_session_attrs="read-write",
+        tcp_user_timeout=5_000,
+        keepalives_idle=5,
+        keepalives_interval=2,
+        keepalives_count=3,
+        autocommit=True,
+    )
+    try:
+        for setting in _SETTINGS:
+            with suppress(errors.FeatureNotSupported, errors.UndefinedObject, errors.InvalidParameterValue):
+                connection.execute(setting)
+        with suppress(errors.FeatureNotSupported, errors.UndefinedObject, errors.UndefinedFunction):
+            connection.execute(_DURABLE)
+        connection.autocommit = False
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _deadline(within: float | None) -> float:
+    return float("inf") if within is None else trio.current_time() + within
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,60 @@
+"""How messages, places and lanes look in the tables, and back."""
+
+from typing import Any
+
+from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing
+from holdfast.store import records
+from holdfast.store.port import LaneRecord
+
+ACTIVE, WAITING, RETRY, DEAD = range(4)
+STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)
+NUMBERS = {standing: number for number, standing in enumerate(STANDINGS)}
+STATES = tuple(CircuitState)
+STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
+REASONS = tuple(DeadReason)
+
+PLACE = "standing, born, due, retry, attempts, held"
+"""The columns of a place, in the order that `place` takes them."""
+
+
+def place(standing: int, born: int, due: int, retry: int, attempts: int, held: bool) -> Place:
+    return Place(STANDINGS[standing], born, due, retry, attempts, held)
+
+
+def encode(message: Message) -> tuple[bytes, bytes | None]:
+    """The record, and the body where it is kept apart."""
+    record, pieces = records.encode_message(message)
+    return record, message.body if pieces else None
+
+
+def message(id: MessageId, record: bytes, body: bytes | None) -> tuple[Message, int]:
+    """A message and its body's size; without the body if that is kept apart and not given."""
+    decoded, size, apart = records.decode_message(id, record)
+    if apart and body is not None:
+        if len(body) != size:
+            raise CorruptRecord(f"message {id.hex()}: {len(body)} of {size} bytes of its body are there")
+        decoded = decoded._replace(body=body)
+    return decoded, size
+
+
+def attempt(number: int, record: bytes, answer: bytes | None) -> Attempt:
+    return records.decode_attempt(number, record)._replace(answer=answer)
+
+
+def lane_record(record: bytes, spell: int, limit: int, run: int, hold_until: int) -> LaneRecord:
+    """A lane as it is; what hosts share comes from the host's own row."""
+    lane = records.decode_lane(record)
+    lane.circuit.spell = spell
+    return lane._replace(limit=limit, run=run, hold_until=hold_until)
+
+
+def encode_circuit(key: str, host: str, circuit: Circuit) -> bytes:
+    return records.encode_lane(LaneRecord(key, host, circuit, 0, 0, 0))
+
+
+def one(row: Any) -> Any:
+    """The only value of a row that is always there."""
+    assert row is not None
+    return row[0]
