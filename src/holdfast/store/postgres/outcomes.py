@@ -1,0 +1,229 @@
+"""What the ends of attempts change: one group, one transaction.
+
+An outcome counts only while its message is still this replica's: claimed under the number that it was taken under. A
+replica that was taken for dead can't record anything for a message that has gone to another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.lane import Lane
+from holdfast.core.message import Attempt, Entry, MessageId
+from holdfast.core.schedule import Dead, RetryAt
+from holdfast.store import records
+from holdfast.store.port import Deliver, Fail, Operation, SaveLane, Shelve, Switch, Verb, Verdict
+from holdfast.store.postgres import waking
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.counting import Counts
+from holdfast.store.postgres.judging import Bench
+from holdfast.store.postgres.rows import DEAD, NUMBERS, REASONS, RETRY, WAITING
+from holdfast.store.postgres.terms import Terms
+
+TOGETHER = (Deliver, Fail, Shelve, SaveLane)
+"""Operations that share a transaction with those of their kind."""
+
+
+@dataclass(slots=True)
+class _Group:
+    operations: Sequence[Operation]
+    terms: Terms
+    counts: Counts = field(default_factory=Counts)
+    claimable: dict[str, int] = field(default_factory=dict)
+    mine: set[MessageId] = field(default_factory=set)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [operation for operation in self.operations if isinstance(operation, kind)]
+
+    def frees(self, lane: str, moment: int) -> None:
+        self.claimable[lane] = min(moment, self.claimable.get(lane, moment))
+
+
+def record(connection: Connection, operations: Sequence[Operation], terms: Terms) -> list[Any]:
+    """Carry out a group of outcomes; results as the port has them."""
+    group = _Group(operations, terms)
+    _move(connection, group)
+    bench = Bench(terms)
+    lanes = _lanes_of(group)
+    with connection.pipeline():
+        _keep_delivered(connection, group)
+        _keep_attempts(connection, group)
+        group.counts.write(connection, terms.writer)
+    if lanes:
+        bench.lock(connection, {lane.key: lane.host.name for lane in lanes})
+    results = [_judge(operation, group, bench) for operation in operations]
+    with connection.pipeline():
+        if lanes:
+            bench.save(connection)
+        if not group.claimable and not bench.changed:
+            connection.commit()
+    calm = {lane: at for lane, at in group.claimable.items() if lane not in bench.changed}
+    waking.lower(connection, calm, terms)
+    waking.review(connection, bench.changed, terms)
+    waking.hint(connection, sorted(bench.changed), terms)
+    connection.commit()
+    return results
+
+
+def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
+    """An operator's word."""
+    bench, key = Bench(terms), operation.lane
+    bench.lock(connection, {key: operation.host})
+    circuit, rules = bench.circuits[key], terms.rules.circuit
+    change = None
+    if operation.verb is Verb.FREEZE:
+        change = circuit.freeze(rules, operation.now)
+    elif operation.verb is Verb.UNFREEZE:
+        change = circuit.unfreeze(rules, operation.now)
+        if change is not None:
+            bench.hosts[operation.host].hold_until = 0
+    elif circuit.next_probe_at is not None:
+        circuit.next_probe_at = min(circuit.next_probe_at, operation.now)
+    bench.note(key, change)
+    bench.save(connection)
+    waking.review(connection, [key], terms)
+    waking.hint(connection, [key], terms)
+    connection.commit()
+    return Verdict(bench.record(key), change)
+
+
+def _fence(entry: Entry, terms: Terms) -> int:
+    return entry.fence or terms.number
+
+
+def _move(connection: Connection, group: _Group) -> None:
+    """Take the messages from where they are, if they are ours."""
+    terms = group.terms
+    delivers: list[Deliver] = group.of(Deliver)
+    fails: list[Fail] = group.of(Fail)
+    shelved = [message for shelve in group.of(Shelve) for message in shelve.messages]
+    with connection.pipeline():
+        gone = connection.execute(
+            """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
+            WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id""",
+            ([each.entry.message.id for each in delivers], [_fence(each.entry, terms) for each in delivers]),
+        )
+        tried = connection.execute(_TRIED, _columns([_tried(each, terms) for each in fails], 9))
+        back = connection.execute(
+            """UPDATE messages SET owner = NULL, standing = greatest(standing, 1)
+            WHERE id = ANY(%s::bytea[]) AND owner = %s AND standing < 3 RETURNING id, lane, standing, due""",
+            ([message.id for message in shelved], terms.number),
+        )
+        group.mine = {row[0] for row in gone.fetchall()} | {row[0] for row in tried.fetchall()}
+        returned = back.fetchall()
+    for _, lane, standing, due in returned:
+        group.frees(lane, due if standing == RETRY else terms.now)
+    group.mine |= {row[0] for row in returned}
+    for deliver in delivers:
+        message, place, _ = deliver.entry
+        if message.id in group.mine:
+            group.counts.leave(message.host, message.lane, NUMBERS[place.standing], len(message.body))
+    for fail in fails:
+        _count_failure(fail, group)
+
+
+_TRIED = """UPDATE messages m SET standing = v.standing, due = v.due, retry = v.retry, attempts = v.attempts,
+        held = v.held, reason = v.reason, owner = NULL
+    FROM unnest(%s::bytea[], %s::bigint[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
+        %s::boolean[], %s::smallint[], %s::bigint[])
+        AS v(id, fence, standing, due, retry, attempts, held, reason, nothing)
+    WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
+
+
+def _tried(fail: Fail, terms: Terms) -> tuple[Any, ...]:
+    """A row's new values after a failed attempt. Without a step it stays where it was, for anyone to claim."""
+    message, place, _ = fail.entry
+    attempt, step = fail.attempt, fail.step
+    head = (message.id, _fence(fail.entry, terms))
+    if isinstance(step, RetryAt):
+        return (*head, RETRY, step.due, step.retry, attempt.number, step.held, None, None)
+    if isinstance(step, Dead):
+        died = attempt.at + attempt.duration
+        return (*head, DEAD, died, place.retry, attempt.number, False, REASONS.index(step.reason), None)
+    standing = max(NUMBERS[place.standing], WAITING)
+    return (*head, standing, place.due, place.retry, attempt.number, place.held, None, None)
+
+
+def _columns(tuples: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*tuples, strict=True)] if tuples else [[] for _ in range(width)]
+
+
+def _count_failure(fail: Fail, group: _Group) -> None:
+    message, place, _ = fail.entry
+    if message.id not in group.mine:
+        return
+    before = NUMBERS[place.standing]
+    if isinstance(fail.step, Dead):
+        group.counts.move(message.host, message.lane, before, DEAD)
+        return
+    after = RETRY if isinstance(fail.step, RetryAt) else max(before, WAITING)
+    group.counts.move(message.host, message.lane, before, after)
+    moment = fail.step.due if isinstance(fail.step, RetryAt) else place.due if after == RETRY else group.terms.now
+    group.frees(message.lane, moment)
+
+
+def _keep_delivered(connection: Connection, group: _Group) -> None:
+    kept = []
+    for deliver in group.of(Deliver):
+        message, attempt = deliver.entry.message, deliver.attempt
+        if message.id in group.mine:
+            finished = attempt.at + attempt.duration
+            kept.append((message.id, group.terms.now, records.encode_delivered(message, attempt, finished)))
+    if kept:
+        connection.execute(
+            """INSERT INTO delivered (id, at, record) SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[])
+            ON CONFLICT (id) DO NOTHING""",
+            _columns(kept, 3),
+        )
+
+
+def _keep_attempts(connection: Connection, group: _Group) -> None:
+    """Every failed one; answers for the first and the last two."""
+    made: list[tuple[MessageId, Attempt]] = [
+        (fail.entry.message.id, fail.attempt) for fail in group.of(Fail) if fail.entry.message.id in group.mine
+    ]
+    if not made:
+        return
+    kept = [
+        (id, attempt.number, records.encode_attempt(attempt._replace(answer=None)), attempt.answer)
+        for id, attempt in made
+    ]
+    connection.execute(
+        """INSERT INTO attempts (id, number, record, answer)
+        SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[])
+        ON CONFLICT (id, number) DO NOTHING""",
+        _columns(kept, 4),
+    )
+    older = [(id, attempt.number - 2) for id, attempt in made if attempt.number > 3]
+    if older:
+        connection.execute(
+            """UPDATE attempts a SET answer = NULL FROM unnest(%s::bytea[], %s::integer[]) AS v(id, number)
+            WHERE a.id = v.id AND a.number = v.number""",
+            _columns(older, 2),
+        )
+
+
+def _lanes_of(group: _Group) -> list[Lane]:
+    """The lanes whose circuits are to be judged or written."""
+    saved: list[Lane] = [save.lane for save in group.of(SaveLane)]
+    ended = [each for kind in (Deliver, Fail) for each in group.of(kind) if each.entry.message.id in group.mine]
+    return saved + [each.lane for each in ended if each.lane is not None]
+
+
+def _judge(operation: Operation, group: _Group, bench: Bench) -> Any:
+    if isinstance(operation, Shelve):
+        return sum(message.id in group.mine for message in operation.messages)
+    if isinstance(operation, SaveLane):
+        bench.set(operation.lane.key, operation.lane.circuit, operation.lane.host)
+        return None
+    assert isinstance(operation, (Deliver, Fail))
+    is_mine = operation.entry.message.id in group.mine
+    if operation.report is None:
+        if is_mine and operation.lane is not None:
+            bench.set(operation.lane.key, operation.lane.circuit, operation.lane.host)
+        return None
+    if not is_mine:
+        return Verdict(None, fenced=True)
+    assert operation.lane is not None
+    change = bench.judge(operation.lane.key, operation.report)
+    return Verdict(bench.record(operation.lane.key), change)
