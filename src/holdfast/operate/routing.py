@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from holdfast.core.errors import CommitFailed
+from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.http.problem import Problem
 from holdfast.http.server import Request, Response, StreamingResponse
 
@@ -57,6 +57,9 @@ class Router:
 async def _answered(handler: Handler, call: Call) -> Response | StreamingResponse:
     try:
         return await handler(call)
+    except StoreAway as error:
+        detail = f"The database is away ({error}); what was asked for may or may not be done. Repeat it in a while."
+        raise problem(503, "store-away", detail) from error
     except CommitFailed as error:
         detail = f"The disk failed ({error}), and the gateway ends; what was asked for may or may not be done."
         raise problem(503, "store-failed", detail) from error

@@ -166,7 +166,7 @@ class Ledger(Asking):
             await commit(self._prepare([Shelve(messages)]))
 
     async def _commit_pending(self, commit: Commit) -> None:
-        size = _group_size(self._pending, CRAMPED_LIMIT if self._cramped else GROUP_LIMIT)
+        size = group_size(self._pending, CRAMPED_LIMIT if self._cramped else GROUP_LIMIT)
         operations, self._pending = self._pending[:size], self._pending[size:]
         if not self._pending:
             self._wake = trio.Event()
@@ -264,7 +264,7 @@ class Ledger(Asking):
         return results
 
 
-def _group_size(operations: Sequence[Operation], limit: int) -> int:
+def group_size(operations: Sequence[Operation], limit: int = GROUP_LIMIT) -> int:
     """How many of the operations make the next group."""
     held = 0
     for count, operation in enumerate(operations[:limit]):

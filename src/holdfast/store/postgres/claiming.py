@@ -92,7 +92,7 @@ def _read_lanes(connection: Connection, lanes: Sequence[_Lane], terms: Terms) ->
         if lane.ask.lane not in found:
             continue
         try:
-            lane.record = read_lane(*found[lane.ask.lane], terms)
+            lane.record = read_lane(*found[lane.ask.lane], terms=terms)
         except CorruptRecord:
             text = f"the record of lane {lane.ask.lane} can't be read: its circuit starts anew"
             lane.broken.append((bytes(16), text))

@@ -106,7 +106,9 @@ class Line:
             try:
                 return work(connection)
             finally:
-                if not connection.closed and connection.info.transaction_status:
+                if connection is not self._connection:
+                    connection.close()  # Whoever waited for this has given up, and uses another one.
+                elif not connection.closed and connection.info.transaction_status:
                     connection.rollback()
         except _IN_THE_WAY:
             raise
