@@ -1,4 +1,4 @@
-"""Real processes as fixtures, and figures that tests measured, told at the end of the run."""
+"""Real processes as fixtures, a database among them, and figures that tests measured, told at the end of the run."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 import harness
 from harness import Gateway, Receiver, running
+from postgres import ELSEWHERE, OwnServer, Server
 
 MEASURED = "measured"
 
@@ -56,6 +57,35 @@ def receiver() -> Iterator[Receiver]:
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     with running(tmp_path / "store") as gateway:
         yield gateway
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One for all tests of a worker."""
+    if ELSEWHERE is not None:
+        yield Server(ELSEWHERE, ELSEWHERE)
+        return
+    server = OwnServer(heedless=True)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[OwnServer]:
+    """For tests that stop it."""
+    if ELSEWHERE is not None:
+        pytest.skip("HOLDFAST_TEST_POSTGRES names a server that is not ours to stop")
+    server = OwnServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[str]:
+    """The URL of an empty database."""
+    url = postgres.fresh_database()
+    yield url
+    postgres.drop(url)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Short ways to drive a store: a Desk is a Ledger that runs, on an engine that outlives it as a disk does."""
+"""Short ways to drive a store: a Desk is a Ledger that runs, on an engine that outlives it as a disk does.
+
+What tests look for on disk they ask the desk for, in words that any engine can answer.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,6 +11,7 @@ from typing import Any
 
 import trio
 
+from contract import consistency
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.lane import Host, Lane
@@ -17,7 +21,7 @@ from holdfast.store.ledger import Ledger
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.memory import MemoryEngine
 from holdfast.store.port import Accept, Ask, Deliver, Fail, IdempotencyKey, Operation, SaveLane, Shelve, Story, View
-from holdfast.store.tables import Engine, Table
+from holdfast.store.tables import META_EPOCH, Engine, Table
 from holdfast.store.work import StoreRules
 
 SECOND = 1_000
@@ -135,9 +139,13 @@ class Desk:
         await self.open()
 
     async def restart_after_a_kill(self) -> None:
+        await self.kill()
+        await self.open()
+
+    async def kill(self) -> None:
         """A ledger that failed writes nothing at its end: the next one finds what a killed process left."""
         self.ledger.failed = CommitFailed("killed")
-        await self.restart()
+        await self.close()
 
     def _count_commit(self, earliest_wake: int) -> None:
         self.commits += 1
@@ -238,6 +246,33 @@ class Desk:
     async def first_wake(self) -> int | None:
         """When the first lane of all needs attention."""
         return (await self.ledger.agenda(0, 100, ())).next
+
+    # -- what is on disk -----------------------------------------------------------------------------------------------
+
+    def undelivered(self) -> list[MessageId]:
+        return [id for id, _ in dump(self.engine)[Table.MESSAGES]]
+
+    def kept(self) -> object:
+        """All that is known of messages, to be compared; lanes may be written at any time."""
+        return {table: rows for table, rows in dump(self.engine).items() if table not in (Table.LANES, Table.META)}
+
+    def traces(self, id: MessageId) -> list[str]:
+        """The tables that know of a message; the last id of all is remembered in any case."""
+        tables = dump(self.engine)
+        del tables[Table.META]
+        return [table.name for table, rows in tables.items() if any(id in key or id in value for key, value in rows)]
+
+    def keys(self) -> int:
+        """Idempotency keys, and whatever is kept for their sake."""
+        tables = dump(self.engine)
+        return len(tables[Table.KEYS]) + sum(key.startswith(META_EPOCH) for key, _ in tables[Table.META])
+
+    def check(self) -> None:
+        """Whatever can be told in two ways is told the same."""
+        consistency.check(dump(self.engine), self.rules)
+
+    def check_shares(self) -> None:
+        consistency.check_shares(dump(self.engine))
 
 
 def engine_maker(kind: str, folder: Path, max_size: int = 1 << 30) -> Callable[[], Engine]:

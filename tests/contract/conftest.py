@@ -1,4 +1,4 @@
-"""Every test of this folder runs on every engine."""
+"""Every test of this folder runs on every engine, but for those that are marked as being about some."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -11,9 +11,16 @@ import trio
 from contract.builders import RULES, Desk, engine_maker
 
 OpenDesk = Callable[..., Awaitable[Desk]]
+EMBEDDED = ("lmdb", "memory")
 
 
-@pytest.fixture(params=["lmdb", "memory"])
+def embedded(reason: str) -> pytest.MarkDecorator:
+    """For tests of what only the engines inside of the process have, and why the others do not."""
+    assert reason
+    return pytest.mark.parametrize("kind", EMBEDDED)
+
+
+@pytest.fixture(params=EMBEDDED)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -15,13 +15,11 @@ from contract.builders import (
     RULES,
     Desk,
     disabled,
-    dump,
     frozen,
     ids,
     lane,
     retry_at,
 )
-from contract.consistency import check as assert_consistent
 from holdfast.core.circuit import Circuit
 from holdfast.store.port import Accept, Forget, ReviewLanes, Shelve
 
@@ -194,7 +192,7 @@ async def test_lanes_that_nothing_touches_follow_another_config(desk: Desk) -> N
     after = await desk.ledger.perform(ReviewLanes(None, 2))
     while after is not None:
         after = await desk.ledger.perform(ReviewLanes(after, 2))
-    assert_consistent(dump(desk.engine), desk.rules)
+    desk.check()
     assert await desk.first_wake() == NOW + HOUR
     commits = desk.commits
     assert await desk.ledger.perform(ReviewLanes(None, 2)) is None

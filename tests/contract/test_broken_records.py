@@ -3,11 +3,14 @@
 from pytest import mark, raises
 
 from contract.builders import EVER, HOST, MINUTE, NOW, Desk, disabled, dump, idempotency, ids, lane, retry_at
+from contract.conftest import embedded
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Entry
 from holdfast.store.port import DeadFilter, Expire, Forget, Purge, ReplayDead
 from holdfast.store.tables import Table
+
+pytestmark = embedded("a server keeps the forms of its tables, and has checksums of its own")
 
 GARBAGE = [b"", b"\xc1", b"\x93\x01\x02", b"\x05", b"\x92\x02\x00", b"garbage" * 10]
 

@@ -2,7 +2,7 @@
 
 from pytest import mark
 
-from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, dump, frozen, ids, retry_at
+from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, frozen, ids, retry_at
 from holdfast.core.message import DeadReason, Place, Standing, State
 from holdfast.store.port import (
     DeadFilter,
@@ -14,7 +14,6 @@ from holdfast.store.port import (
     Retried,
     RetryNow,
 )
-from holdfast.store.tables import Table
 
 OTHER = "other.example:443"
 
@@ -75,9 +74,8 @@ async def test_dropping_the_dead_leaves_no_trace_of_them(desk: Desk) -> None:
     entry = await desk.accept(body=bytes(10_000))
     await desk.bury(entry)
     assert (await desk.ledger.perform(DropDead(DeadFilter(), 10))).ids == [entry.message.id]
-    tables = dump(desk.engine)
-    for table in (Table.MESSAGES, Table.BODIES, Table.PLACES, Table.ATTEMPTS, Table.DEAD, Table.DEAD_LANE):
-        assert tables[table] == []
+    assert desk.traces(entry.message.id) == []
+    desk.check()
 
 
 async def test_waiting_messages_are_dropped_wherever_they_stand(desk: Desk) -> None:
@@ -91,9 +89,8 @@ async def test_waiting_messages_are_dropped_wherever_they_stand(desk: Desk) -> N
     everyone = [retrying, delayed, *waiting, active, dead]
     assert sorted(swept.ids) == sorted(ids(everyone))
     assert swept.lanes == {HOST: HOST, OTHER: OTHER}
-    tables = dump(desk.engine)
-    for table in (Table.MESSAGES, Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING, Table.PLACES, Table.DEAD):
-        assert tables[table] == []
+    assert desk.undelivered() == []
+    desk.check()
 
 
 async def test_dropping_goes_by_host_state_and_acceptance(desk: Desk) -> None:

@@ -3,7 +3,7 @@
 from pytest import MonkeyPatch, mark, raises
 
 from contract.builders import EVER, NOW, Desk, active, attempt, dump, ids, lane, retry_at, success
-from contract.conftest import OpenDesk
+from contract.conftest import OpenDesk, embedded
 from contract.consistency import check_shares
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
@@ -86,9 +86,10 @@ async def test_a_share_survives_kills_exactly(open_desk: OpenDesk) -> None:
             await desk.deliver(entry)
         await desk.restart_after_a_kill()
         assert len(await fill(desk)) == 3
-        check_shares(dump(desk.engine))
+        desk.check_shares()
 
 
+@embedded("shares are written there when they have drifted")
 async def test_shares_of_many_hosts_are_exact_whatever_has_gone_to_their_table(open_desk: OpenDesk) -> None:
     desk = await open_desk()
     quiet = [desk.message(f"quiet{number}:443") for number in range(30)]
@@ -107,6 +108,7 @@ async def test_shares_of_many_hosts_are_exact_whatever_has_gone_to_their_table(o
     assert {host for host, _ in tables[Table.SHARES]} >= {message.host.encode() for message in quiet}
 
 
+@embedded("shares are written there when they have drifted")
 async def test_a_host_whose_messages_come_and_go_is_not_written(open_desk: OpenDesk, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "WINDOW", 50)
     desk = await open_desk()
@@ -186,9 +188,9 @@ async def test_a_refused_message_leaves_no_trace(open_desk: OpenDesk) -> None:
     desk = await open_desk(max_size=8 * MIB, host_share=1.0)
     await fill(desk, LARGE)
     message = desk.message("other:443")
-    before = dump(desk.engine)
+    before = desk.kept()
     [refused] = await desk.together(Accept(message))
     assert isinstance(refused, StoreFull)
-    after = dump(desk.engine)
-    assert {table for table in Table if before[table] != after[table]} <= {Table.META}
+    assert desk.kept() == before
+    assert await desk.ledger.circuit("other:443") is None
     assert await desk.ledger.story(active(message).message.id) is None

