@@ -14,6 +14,7 @@ from holdfast.core.schedule import RetryRules, expires_at
 
 LOW_WATER = 8
 """Entries left in memory below which the next batch is read."""
+ENTRIES_A_READ = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +127,11 @@ class Lane:
         return self.circuit.state is CircuitState.ENABLED
 
     @property
+    def may_send(self) -> bool:
+        """Whether what is in memory of it has a chance to start; if not it waits in the store like the rest."""
+        return self.enabled
+
+    @property
     def is_idle(self) -> bool:
         """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
         return not (self.known or self.loading or self.shelving)
@@ -135,15 +141,25 @@ class Lane:
             return True
         if not self.enabled:
             return False
-        if self.more_fresh and len(self.fresh) < LOW_WATER:
+        if self.more_fresh and self.fresh_wanted:
             return True
-        return self.next_due is not None and self.next_due <= now and self.wants_due
+        return self.next_due is not None and self.next_due <= now and self.due_wanted > 0
 
     @property
-    def wants_due(self) -> bool:
+    def fresh_wanted(self) -> int:
+        """How many fresh entries to read now."""
+        return ENTRIES_A_READ if len(self.fresh) < LOW_WATER else 0
+
+    @property
+    def due_wanted(self) -> int:
+        """How many due entries to read now."""
+        return ENTRIES_A_READ if self.due_held < LOW_WATER else 0
+
+    @property
+    def due_held(self) -> int:
         """Delayed first attempts are due like retries and stand among the fresh ones here: they count too."""
         delayed = sum(entry.place.standing is Standing.RETRY for entry in self.fresh)
-        return len(self.due) + delayed < LOW_WATER
+        return len(self.due) + delayed
 
     def wants_probe(self, now: int) -> bool:
         circuit = self.circuit

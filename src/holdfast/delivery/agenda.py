@@ -56,6 +56,10 @@ class AgendaKeeper:
         """Something of a lane was written: its moment in the agenda is a new one."""
         self._snoozed.pop(key, None)
 
+    def look_now(self) -> None:
+        """Whatever was known, the agenda may have changed."""
+        self._look_at(0)
+
     def left(self) -> bool:
         """A lane left memory: one that found no room there may come. True if one waits for that."""
         crowded, self._crowded = self._crowded, False
@@ -82,10 +86,12 @@ class AgendaKeeper:
             self._read_at = NEVER
             return []
         self._read_at = NEVER
-        skip = _Skip(self._roster.live, self._snoozed)
+        skip = self._skip(now)
         self._reading = True
-        agenda = await self._store.agenda(now, room, skip)
-        self._reading = False
+        try:
+            agenda = await self._store.agenda(now, room, skip)
+        finally:
+            self._reading = False
         self._read_at = min(self._read_at, agenda.next or NEVER, min(self._snoozed.values(), default=NEVER))
         if skip.met_live:
             self._look_at(now + SNOOZE)
@@ -95,6 +101,9 @@ class AgendaKeeper:
             self._snoozed[lane.key] = now + SNOOZE
         return lanes
 
+    def _skip(self, now: int) -> "Skip":
+        return Skip(self._roster.live, self._snoozed)
+
     def _look_at(self, moment: int) -> bool:
         earlier = moment < self._read_at
         if earlier:
@@ -102,7 +111,7 @@ class AgendaKeeper:
         return earlier
 
 
-class _Skip:
+class Skip:
     """Lanes that the agenda need not name: in memory, or woken a moment ago.
 
     One in memory may leave it without having done what the agenda wanted of it, so it is looked for again.

@@ -9,6 +9,7 @@ so memory does not grow with the backlog.
 import logging
 from collections.abc import Callable, Container, Mapping
 from math import ceil
+from typing import Any
 
 import trio
 
@@ -23,7 +24,7 @@ from holdfast.delivery.courier import Courier
 from holdfast.delivery.hands import HANDS_KEPT, Hand
 from holdfast.delivery.lane_reader import LaneReader
 from holdfast.delivery.roster import Roster
-from holdfast.delivery.settling import Settling
+from holdfast.delivery.settling import Settlement, Settling
 from holdfast.store.port import SaveLane, Shelve, Store
 
 FRESH_IN_MEMORY = 256
@@ -38,6 +39,10 @@ class Dispatcher:
     memory.
     """
 
+    _reads: type[LaneReader] = LaneReader
+    _keeps: type[AgendaKeeper] = AgendaKeeper
+    _fence = 0
+
     def __init__(
         self, store: Store, board: Board, roster: Roster, courier: Courier, settling: Settling, clock: Clock
     ) -> None:
@@ -47,8 +52,8 @@ class Dispatcher:
         self._courier = courier
         self._settling = settling
         self._clock = clock
-        self._reader = LaneReader(store, roster, clock, settling.tally, settling.news)
-        self._agenda = AgendaKeeper(store, roster)
+        self._reader = self._reads(store, roster, clock, settling.tally, settling.news)
+        self._agenda = self._keeps(store, roster)
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
         self._free: list[Hand] = []
@@ -69,7 +74,7 @@ class Dispatcher:
         if not active:
             self._reader.note_queued(lane, message)
         elif self._has_room(lane):
-            lane.fresh.append(Entry(message, Place(Standing.ACTIVE, message.born)))
+            lane.fresh.append(Entry(message, Place(Standing.ACTIVE, message.born), self._fence))
             self._roster.hold(lane, message)
         else:
             self._shelve(lane, [message])
@@ -253,7 +258,7 @@ class Dispatcher:
         for lane in self._agenda.fired(now):
             self.attend(lane)
         for lane in await self._reader.read():
-            if not lane.enabled:
+            if not lane.may_send:
                 self._retreat(lane)
             self.attend(lane)
         self._pump(self._clock.now())
@@ -263,7 +268,10 @@ class Dispatcher:
         """Sleep until something is due, or somebody calls."""
         if self._reader.wanted:
             self._called.set()
-        moment = self._rests_until = min(self._agenda.next_at, self._pause_ends())
+        await self._rest_until(min(self._agenda.next_at, self._pause_ends()))
+
+    async def _rest_until(self, moment: int) -> None:
+        self._rests_until = moment
         deadline = self._clock.deadline(moment) if moment < NEVER else float("inf")
         with trio.CancelScope(deadline=deadline):
             await self._called.wait()
@@ -315,11 +323,10 @@ class Dispatcher:
         return outcome, began
 
     def _settle(self, start: Start, outcome: Outcome, began: int) -> None:
-        lane, message = start.lane, start.entry.message
-        now = self._clock.now()
+        lane, now = start.lane, self._clock.now()
         settlement = self._settling.settle(start, outcome, began, now)
-        settlement.operation.done = lambda _: self._settled(lane, message, settlement.due)
-        del self.in_flight[message.id]
+        settlement.operation.done = lambda result: self._settled(start, settlement, result)
+        del self.in_flight[start.entry.message.id]
         self._store.submit(settlement.operation)
         if settlement.change is not None:
             lane.stale = True
@@ -328,39 +335,48 @@ class Dispatcher:
         self._board.ended(start, now)
         self._pump(now)
 
-    def _settled(self, lane: Lane, message: Message, due: int | None) -> None:
+    def _settled(self, start: Start, settlement: Settlement, result: Any) -> None:
         """An outcome is on disk: where the message stands now is for the next read to say."""
+        lane, message = start.lane, start.entry.message
         self._roster.release(lane, message)
         if lane.loading:
             lane.lately.add(message.id)
-        if due is not None:
-            self._reader.note_due(lane, due)
+        if settlement.due is not None:
+            self._reader.note_due(lane, settlement.due)
         if not lane.enabled:
             lane.stale = True  # what may be a probe, and when, only a read can say
         self._changed[lane] = None
 
     def _retreat(self, lane: Lane) -> None:
         """Its circuit lets nothing through: what is in memory waits on disk like the rest."""
+        shelved = [entry.message for entry in self._empty(lane) if entry.place.standing is Standing.ACTIVE]
+        if shelved:
+            self._shelve(lane, shelved)
+
+    def _empty(self, lane: Lane) -> list[Entry]:
+        """Take what waits of a lane out of memory, and the lane from the board: nothing of it starts any more."""
         entries = [*lane.fresh, *lane.due]
         lane.fresh.clear()
         lane.due.clear()
         for entry in entries:
             self._roster.release(lane, entry.message)
-        shelved = [entry.message for entry in entries if entry.place.standing is Standing.ACTIVE]
-        if shelved:
-            self._shelve(lane, shelved)
+        self._board.touch(lane, self._clock.now())
+        return entries
 
     def _shelve(self, lane: Lane, messages: list[Message]) -> None:
-        """Active messages that can't start now go to their lane's queue."""
+        """Messages in memory that can't start now go to their lane's queue."""
 
         def shelved(_: object) -> None:
             lane.shelving -= len(messages)
-            for message in messages:
-                self._reader.note_queued(lane, message)
+            self._shelved(lane, messages)
             self.attend(lane)
 
         lane.shelving += len(messages)
         self._store.submit(Shelve(messages, done=shelved))
+
+    def _shelved(self, lane: Lane, messages: list[Message]) -> None:
+        for message in messages:
+            self._reader.note_queued(lane, message)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ accepted meanwhile is not shown: `Lane.lately` and the hints make up for both.
 import logging
 
 from holdfast.clock import Clock
-from holdfast.core.lane import LOW_WATER, Lane
+from holdfast.core.lane import Lane
 from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
@@ -15,7 +15,6 @@ from holdfast.news import News
 from holdfast.store.port import Ask, Store, View
 
 LANES_A_READ = 64
-ENTRIES_A_READ = 64
 
 
 class LaneReader:
@@ -60,8 +59,7 @@ class LaneReader:
             self._roster.hydrate(lane, view.record)
 
     def _ask(self, lane: Lane) -> Ask:
-        fresh = ENTRIES_A_READ if len(lane.fresh) < LOW_WATER else 0
-        due = ENTRIES_A_READ if lane.wants_due else 0
+        fresh, due = lane.fresh_wanted, lane.due_wanted
         if lane.hydrated and not lane.enabled:
             fresh = due = 0
         skip = frozenset(lane.known | self._broken)
@@ -70,20 +68,25 @@ class LaneReader:
     def _take(self, lane: Lane, view: View) -> None:
         if not lane.hydrated:
             self._roster.hydrate(lane, view.record)
+        passed = lane.lately | lane.known
+        lane.stale = False
+        self._take_heads(lane, view)
+        if lane.enabled:
+            self._queue(lane, [entry for entry in (*view.fresh, *view.due) if entry.message.id not in passed])
+        elif lane.wants_probe(self._clock.now()):
+            self._queue_probe(lane, view.probe, passed)
+
+    def _take_heads(self, lane: Lane, view: View) -> None:
+        """What there is besides the entries, as it was when the read began, and what came meanwhile."""
         self._report(view.broken)
         lane.more_fresh = view.more_fresh
         lane.next_due = view.next_due
         lane.oldest = view.heads.oldest
         lane.probe_from = view.heads.probe_from
-        passed = lane.lately | lane.known
-        lane.loading = lane.stale = False
+        lane.loading = False
         lane.lately.clear()
         for moment, queued in self._meanwhile.pop(lane, ()):
             self._note(lane, moment, queued=queued)
-        if lane.enabled:
-            self._queue(lane, [entry for entry in (*view.fresh, *view.due) if entry.message.id not in passed])
-        elif lane.wants_probe(self._clock.now()):
-            self._queue_probe(lane, view.probe, passed)
 
     def _queue_probe(self, lane: Lane, probe: Entry | None, passed: set[MessageId]) -> None:
         """What waits may be all in flight or broken: then there is nothing to probe with until something changes."""

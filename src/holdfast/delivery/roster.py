@@ -88,8 +88,7 @@ class Roster:
         self._cold[lane.key] = lane
         if len(self._cold) > COLD_LANES:
             _, oldest = self._cold.popitem(last=False)
-            if oldest.dirty:
-                self._store.submit(SaveLane(oldest))
+            self._save(oldest)
             self._drop(oldest)
 
     def forget(self, key: str) -> None:
@@ -98,11 +97,14 @@ class Roster:
         if lane is not None:
             self._drop(lane)
 
-    def save_all(self) -> None:
-        """At shutdown: what was counted and not yet written."""
+    def close(self) -> None:
+        """At shutdown: what was counted and not yet written goes to disk."""
         for lane in (*self.live.values(), *self._cold.values()):
-            if lane.hydrated and lane.dirty:
-                self._store.submit(SaveLane(lane))
+            self._save(lane)
+
+    def _save(self, lane: Lane) -> None:
+        if lane.hydrated and lane.dirty:
+            self._store.submit(SaveLane(lane))
 
     def _create(self, key: str, host: str) -> Lane:
         return Lane(key, self._host(host))
@@ -110,9 +112,12 @@ class Roster:
     def _host(self, name: str) -> Host:
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = Host(name, self._per_host, self._per_host, self._interval(name))
+            host = self._hosts[name] = self._new_host(name)
         host.lanes += 1
         return host
+
+    def _new_host(self, name: str) -> Host:
+        return Host(name, self._per_host, self._per_host, self._interval(name))
 
     def _move(self, lane: Lane, host: str) -> None:
         self._drop(lane)

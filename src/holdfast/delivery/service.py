@@ -97,7 +97,7 @@ class Delivery:
                 nursery.start_soon(self._upkeep.run)
                 task_status.started()
         finally:
-            self._roster.save_all()
+            self._roster.close()
 
 
 class HostLimits(TypedDict):

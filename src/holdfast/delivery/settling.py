@@ -79,23 +79,32 @@ class Settling:
         return Settlement(Deliver(start.entry, attempt, saved), None, change)
 
     def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> Settlement:
-        lane, place = start.lane, start.entry.place
+        lane = start.lane
         change = None
         if outcome.fault is Fault.HOST:
             change = lane.circuit.failed(self.circuit_rules, now, spell=start.spell)
             lane.host.failed()
-        if outcome.holds_host and outcome.retry_after is not None:
-            until = min(outcome.retry_after, now + self.circuit_rules.probe_every)
-            lane.host.hold_until = max(lane.host.hold_until, until)
-        step: RetryAt | Dead | None = None
-        if start.kind is not Kind.PROBE and outcome.error is not ErrorKind.INTERRUPTED:
-            chance = self._chance() if self._retry.jitter else 0.0
-            step = after_failure(self._retry, place.retry, now, outcome.retry_after, chance)
+        lane.host.hold_until = max(lane.host.hold_until, self._peace(outcome, now))
+        step = self._step(start, outcome, now)
         self._tell_failure(start, attempt, step)
+        if isinstance(step, Dead):
+            self._tell_dead(start, attempt, step)
         if change is not None:
             self.tell_change(lane, change)
-        due = step.due if isinstance(step, RetryAt) else None
-        return Settlement(Fail(start.entry, attempt, step, lane), due, change)
+        return Settlement(Fail(start.entry, attempt, step, lane), due_of(step), change)
+
+    def _peace(self, outcome: Outcome, now: int) -> int:
+        """Until when the whole host is left alone, since it asked for that; 0 if it did not."""
+        if not outcome.holds_host or outcome.retry_after is None:
+            return 0
+        return min(outcome.retry_after, now + self.circuit_rules.probe_every)
+
+    def _step(self, start: Start, outcome: Outcome, now: int) -> RetryAt | Dead | None:
+        """What follows for the message; None if it stays where it is."""
+        if start.kind is Kind.PROBE or outcome.error is ErrorKind.INTERRUPTED:
+            return None
+        chance = self._chance() if self._retry.jitter else 0.0
+        return after_failure(self._retry, start.entry.place.retry, now, outcome.retry_after, chance)
 
     def _tell_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
         self.tally.delivered += 1
@@ -109,10 +118,13 @@ class Settling:
         if isinstance(step, RetryAt):
             about |= {"retry": step.retry, "next_attempt_at": rfc3339(step.due)}
         self.news.tell(logging.WARNING, "attempt_failed", **about)
-        if isinstance(step, Dead):
-            self.tally.dead[step.reason] += 1
-            dead = {name: about[name] for name in ("message", "host", "target")}
-            self.news.tell(logging.ERROR, "message_dead", **dead, reason=step.reason, attempts=attempt.number)
+
+    def _tell_dead(self, start: Start, attempt: Attempt, step: Dead) -> None:
+        self.tally.dead[step.reason] += 1
+        message = start.entry.message
+        about: dict[str, Any] = {"host": message.host, "target": message.masked_target}
+        about |= {"reason": step.reason, "attempts": attempt.number}
+        self.news.tell(logging.ERROR, "message_dead", message=id_text(message.id), **about)
 
     def tell_change(self, lane: Lane, change: Change) -> None:
         circuit = lane.circuit
@@ -130,6 +142,10 @@ class Settling:
             window_attempts=circuit.window.attempts,
             window_failures=circuit.window.failures,
         )
+
+
+def due_of(step: RetryAt | Dead | None) -> int | None:
+    return step.due if isinstance(step, RetryAt) else None
 
 
 def _about(start: Start, attempt: Attempt) -> dict[str, Any]:

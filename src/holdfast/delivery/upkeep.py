@@ -58,17 +58,28 @@ class Upkeep:
         self._retention = retention
         self._tally = tally
         self._news = news
-        self._started = clock.now()
-        self._grace_ends = self._started + min(GRACE, circuit.probe_every)
+        self.begin_grace()
         self._called = trio.Event()
         self._to_review = True
-        dispatcher.on_quiet_lane = self.consider
-        store.on_scarce = lambda: self._called.set()
+        self._listen()
+
+    def _listen(self) -> None:
+        self._dispatcher.on_quiet_lane = self.consider
+        self._store.on_scarce = self.call
+
+    def call(self) -> None:
+        """Look now whether there is something to sweep."""
+        self._called.set()
 
     def configure(self, circuit: CircuitRules, retry: RetryRules, retention: Retention) -> None:
         self._circuit, self._retry, self._retention = circuit, retry, retention
         self._to_review = True
         self._called.set()
+
+    def begin_grace(self) -> None:
+        """Nothing expires or is purged for a while from now on, and disabled circuits are probed first."""
+        self._started = self._clock.now()
+        self._grace_ends = self._started + min(GRACE, self._circuit.probe_every)
 
     # -- single lanes ------------------------------------------------------------------------------------------------
 
@@ -95,9 +106,12 @@ class Upkeep:
         if max(circuit.last_attempt_at or 0, circuit.since) + self._circuit.forget_after <= now:
             self._store.submit(Forget(lane.key, done=lambda gone: self._forgotten(lane.key) if gone else None))
         elif lane.dirty:
-            # The agenda named it by what was last written; writing it anew gives it a new moment.
-            self._store.submit(SaveLane(lane))
+            self._save(lane)
         return None
+
+    def _save(self, lane: Lane) -> None:
+        """The agenda named it by what was last written; writing it anew gives it a new moment."""
+        self._store.submit(SaveLane(lane))
 
     def _forgotten(self, key: str) -> None:
         self._news.tell(logging.INFO, "circuit_forgotten", host=masked_lane(key))
