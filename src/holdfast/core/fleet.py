@@ -7,6 +7,9 @@ of them; which ones get what can't be divided evenly goes by the host's name, so
 from dataclasses import dataclass
 from zlib import crc32
 
+from holdfast.core.lane import ENTRIES_A_READ, LOW_WATER, Host, Lane
+from holdfast.core.message import Kind
+
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
 RENEW_EVERY = 1_000
@@ -37,3 +40,59 @@ def may_reap(connected_since: int, now: int) -> bool:
     them.
     """
     return now - connected_since >= LEASE
+
+
+@dataclass(slots=True, eq=False)
+class SharedHost(Host):
+    """A host that other replicas send to as well. `whole` is the fleet's limit as it was last heard of, `limit` this
+    replica's part of it; `per_host` and `retries` are its parts of what the fleet may have at most.
+    """
+
+    whole: int = 0
+    retries: int = 0
+
+    def share(self, crew: Crew, per_host: int, interval: float) -> None:
+        """Share out the fleet's numbers anew. Only as many replicas as `per_host` can have a part of the rate."""
+        self.per_host = crew.share(per_host, self.name)
+        self.retries = crew.share(max(1, per_host // 2), self.name)
+        self.limit = crew.share(min(self.whole, per_host), self.name)
+        self.interval = interval * min(crew.count, per_host)
+
+    def has_room(self, kind: Kind) -> bool:
+        """A probe that was claimed starts here, whatever part of the limit this replica has."""
+        if self.in_flight >= self.limit:
+            return kind is Kind.PROBE and not self.in_flight
+        return kind is not Kind.RETRY or self.retries_in_flight < self.retries
+
+
+class SharedLane(Lane):
+    """A lane that other replicas send from as well. What is in memory is claimed, and nobody else can send it: so it is
+    little enough to start soon, and nothing while this replica has no part of the host's limit.
+    """
+
+    __slots__ = ()
+
+    @property
+    def may_send(self) -> bool:
+        return self.enabled and self.host.limit > 0
+
+    @property
+    def fresh_wanted(self) -> int:
+        return _wanted(self.host.limit, len(self.fresh))
+
+    @property
+    def due_wanted(self) -> int:
+        host = self.host
+        assert isinstance(host, SharedHost)
+        return _wanted(min(host.limit, host.retries), self.due_held)
+
+
+def has_more(lane: Lane, now: int) -> bool:
+    """Whether a lane is read again by itself, since more is known to wait."""
+    return lane.loading or lane.more_fresh or (lane.next_due is not None and lane.next_due <= now)
+
+
+def _wanted(limit: int, held: int) -> int:
+    """How many more to claim, if less than half of what may be held is."""
+    most = min(max(LOW_WATER, 2 * limit), ENTRIES_A_READ) if limit else 0
+    return most - held if 2 * held < most else 0

@@ -40,7 +40,9 @@ class Histogram:
 
 @dataclass(slots=True)
 class Tally:
-    """Totals of one run: `outcomes` by error kind or status, `dead` and `trips` by reason, `refused` by its slug."""
+    """Totals of one run: `outcomes` by error kind or status, `dead` and `trips` by reason, `refused` by its slug.
+    `fenced` are outcomes that came too late: the message was no longer this replica's.
+    """
 
     accepted: int = 0
     delivered: int = 0
@@ -52,6 +54,7 @@ class Tally:
     dead: Counter[str] = field(default_factory=Counter)
     trips: Counter[str] = field(default_factory=Counter)
     evicted: int = 0
+    fenced: int = 0
     broken_records: int = 0
     control_refused: int = 0
     ack_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))

@@ -12,4 +12,5 @@ signing.py     Standard Webhooks: secrets and signatures
 tls.py         whom receivers must be certified by, and what is shown to them
 handoff.py     what still waits at the end is handed to another holdfast
 upkeep.py      expiry, retention, forgetting
+fleet/         the same where replicas share a store
 """

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
 import trio
@@ -18,6 +18,10 @@ from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
+from holdfast.delivery.fleet.dispatcher import FleetDispatcher
+from holdfast.delivery.fleet.roster import FleetRoster
+from holdfast.delivery.fleet.settling import FleetSettling
+from holdfast.delivery.fleet.upkeep import FleetUpkeep
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settling
 from holdfast.delivery.signing import Signer
@@ -57,8 +61,24 @@ def retry_rules(config: Config) -> RetryRules:
     return RetryRules(rules.base, rules.max_retries, rules.expire_after, rules.jitter, rules.retry_after_limit)
 
 
+class Parts(NamedTuple):
+    """What delivery is made of."""
+
+    roster: type[Roster]
+    settling: type[Settling]
+    dispatcher: type[Dispatcher]
+    upkeep: type[Upkeep]
+
+
+ALONE = Parts(Roster, Settling, Dispatcher, Upkeep)
+FLEET = Parts(FleetRoster, FleetSettling, FleetDispatcher, FleetUpkeep)
+
+
 class Delivery:
-    """`dispatcher` and `upkeep` run until cancelled; then what was counted is handed to the store."""
+    """`dispatcher` and `upkeep` run until cancelled; then what was counted or claimed is handed to the store.
+
+    `shared`: the store is a SharedStore, and other replicas deliver from it too.
+    """
 
     def __init__(
         self,
@@ -71,14 +91,17 @@ class Delivery:
         news: News,
         tally: Tally,
         keys: RouteKeys | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         circuit, retry = circuit_rules(config), retry_rules(config)
-        self._roster = Roster(store, run=run, **_host_limits(config))
+        parts = FLEET if shared else ALONE
+        self._roster = parts.roster(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
         self._board = Board(circuit, **_budgets(config))
-        self._settling = Settling(circuit, retry, chance, tally, news)
-        self.dispatcher = Dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
-        self._upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
+        self._settling = parts.settling(circuit, retry, chance, tally, news)
+        self.dispatcher = parts.dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
+        self._upkeep = parts.upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
 
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""

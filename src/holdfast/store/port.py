@@ -462,5 +462,9 @@ class SharedStore(Store, Protocol):
     on_offer: Callable[[Message], bool]
     """Asked of each message that is accepted here, whether it is taken at once."""
 
+    @property
+    def number(self) -> int:
+        """The number that this replica's claims are fenced by at present."""
+
     def may_begin(self, now: int) -> bool:
         """Whether an attempt may begin: the claims are still this replica's."""

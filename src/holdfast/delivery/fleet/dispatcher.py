@@ -1,0 +1,257 @@
+"""The loop of one replica among others. What it may send is what it has claimed, under a number that its outcomes are
+recorded by and for as long as its lease lasts; circuits and limits are the store's, and what others change of them is
+told. Hints may get lost: the agenda is looked at with every beat.
+"""
+
+from collections import defaultdict
+
+from holdfast.clock import Clock
+from holdfast.core.board import Board, Start
+from holdfast.core.circuit import Change, CircuitState
+from holdfast.core.errors import StoreAway
+from holdfast.core.fleet import Crew, has_more
+from holdfast.core.lane import LOW_WATER, Lane
+from holdfast.core.message import Entry, ErrorKind, Kind, Message, MessageId
+from holdfast.core.outcome import Outcome, of_error
+from holdfast.delivery.agenda import NEVER, AgendaKeeper, Skip
+from holdfast.delivery.courier import Courier
+from holdfast.delivery.dispatcher import BYTES_IN_MEMORY, Dispatcher
+from holdfast.delivery.fleet.reader import FleetReader
+from holdfast.delivery.fleet.roster import FleetRoster
+from holdfast.delivery.fleet.settling import FleetSettling
+from holdfast.delivery.settling import Settlement
+from holdfast.store.port import LaneRecord, SharedStore, Switch, Verb, Verdict
+
+
+class FleetAgenda(AgendaKeeper):
+    """A lane in memory that knows of nothing more to do may have been given something by others."""
+
+    def _skip(self, now: int) -> Skip:
+        return Skip({key: lane for key, lane in self._roster.live.items() if has_more(lane, now)}, self._snoozed)
+
+
+class FleetDispatcher(Dispatcher):
+    """`on_back` and `on_crew` are told after the dispatcher has seen to it."""
+
+    _reads = FleetReader
+    _keeps = FleetAgenda
+    _store: SharedStore
+    _roster: FleetRoster
+    _settling: FleetSettling
+    _reader: FleetReader
+
+    def __init__(
+        self,
+        store: SharedStore,
+        board: Board,
+        roster: FleetRoster,
+        courier: Courier,
+        settling: FleetSettling,
+        clock: Clock,
+    ) -> None:
+        super().__init__(store, board, roster, courier, settling, clock)
+        self._is_away = False
+        self._may_begin = True
+        self._promised: defaultdict[str, list[MessageId]] = defaultdict(list)
+        self.on_back = self.on_crew = _nothing
+        self._reader.give_back = self._give_back
+        store.on_offer = self.offered
+        store.on_lane = self.changed
+        store.on_call = self.called
+        store.on_beat = self.beat
+        store.on_crew = self.share_out
+        store.on_lost = self.lost
+        store.on_back = self.back
+
+    # -- what the store tells ----------------------------------------------------------------------------------------
+
+    def offered(self, message: Message) -> bool:
+        """Whether a message that is about to be accepted can start here soon; if not, any replica may have it."""
+        if self._nursery is None or not self._store.may_begin(self._clock.now()):
+            return False
+        lane = self._roster.find(message.lane)
+        has_room = self._roster.has_share(message.host) if lane is None else self._has_room(lane)
+        if has_room:
+            self._promised[message.lane].append(message.id)
+        return has_room
+
+    def accepted(self, message: Message, active: bool) -> None:
+        self._fence = self._store.number
+        # Messages are told of in the order of their ids: one before this that was not came to nothing.
+        promised = [id for id in self._promised.pop(message.lane, ()) if id > message.id]
+        if promised:
+            self._promised[message.lane] = promised
+        super().accepted(message, active)
+
+    def changed(self, record: LaneRecord) -> None:
+        """Another replica changed a circuit."""
+        lane = self._roster.find(record.key)
+        if lane is not None:
+            self._take_over(lane, record)
+        if lane is not None or record.circuit.state is CircuitState.ENABLED:
+            self.revive(record.key, record.host)
+
+    def called(self, key: str) -> None:
+        """A lane has something to do: a message that may start, or a probe."""
+        lane = self._roster.find(key)
+        if lane is None or lane.may_send or not lane.enabled:
+            self.revive(key)
+
+    def beat(self) -> None:
+        self._agenda.look_now()
+        self._called.set()
+        if not self._may_begin:
+            self.look_again()
+
+    def share_out(self, crew: Crew) -> None:
+        """Replicas came or went: each has another part of every limit."""
+        self._roster.share_out(crew)
+        self._review_shares(list(self._roster.live.values()))
+        self.beat()
+        self.on_crew()
+
+    def lost(self) -> None:
+        """This replica was taken for dead. What it has in memory is others' now; what is under way ends, in vain."""
+        for lane in self._roster.live.values():
+            self._empty(lane)
+            self._drop_probe(lane)
+        self._roster.forget_views()
+        for lane in list(self._roster.live.values()):
+            self.attend(lane)
+        self.beat()
+
+    def back(self) -> None:
+        """The store was away: whatever was not heard of meanwhile is looked for."""
+        for lane in list(self._roster.live.values()):
+            lane.stale = True
+            self.attend(lane)
+        self.beat()
+        self.on_back()
+
+    # -- what operators ask ------------------------------------------------------------------------------------------
+
+    async def unfreeze(self, key: str, host: str) -> Change | None:
+        return (await self._switch(key, host, Verb.UNFREEZE)).change
+
+    async def freeze(self, key: str, host: str) -> Change | None:
+        return (await self._switch(key, host, Verb.FREEZE)).change
+
+    async def probe(self, key: str, host: str) -> bool:
+        record = (await self._switch(key, host, Verb.PROBE)).record
+        return record is not None and record.circuit.state is CircuitState.DISABLED
+
+    async def _switch(self, key: str, host: str, verb: Verb) -> Verdict:
+        verdict: Verdict = await self._store.perform(Switch(key, host, verb, self._clock.now()))
+        lane = self._roster.enlist(key, host)
+        if verdict.record is not None:
+            self._take_over(lane, verdict.record)
+        if verdict.change is not None:
+            self._settling.tell_change(lane, verdict.change)
+        self.revive(key, host)
+        return verdict
+
+    def slow_start(self, key: str, host: str) -> None:
+        """The store has reset the limit together with the replay."""
+        self.revive(key, host)
+
+    def lane_of(self, key: str) -> Lane | None:
+        """The store knows better."""
+        return None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether what one replica does for all is this one's to do."""
+        return self._roster.crew.rank == 0
+
+    # -- circuits and limits, as the store tells of them ---------------------------------------------------------------
+
+    def _settled(self, start: Start, settlement: Settlement, result: Verdict) -> None:
+        if result.record is not None:
+            self._take_over(start.lane, result.record)
+        self._settling.judged(start, settlement, result)
+        super()._settled(start, settlement._replace(due=None) if result.fenced else settlement, result)
+
+    def _take_over(self, lane: Lane, record: LaneRecord) -> None:
+        """What is in memory by an earlier word of the store's has to fit the present one."""
+        spell = lane.circuit.spell
+        self._roster.adopt(lane, record)
+        if lane.circuit.spell != spell:
+            lane.stale = True
+            self._give_back_probe(lane)
+        host = lane.host
+        self._review_shares([lane, *host.ready[Kind.FIRST], *host.ready[Kind.RETRY]])
+
+    def _review_shares(self, lanes: list[Lane]) -> None:
+        """Put lanes on the board by their limits of now; what has no chance here is others' to send."""
+        now = self._clock.now()
+        for lane in lanes:
+            if lane.hydrated and not lane.may_send:
+                self._retreat(lane)
+            self._board.touch(lane, now)
+
+    # -- claims ------------------------------------------------------------------------------------------------------
+
+    def _retreat(self, lane: Lane) -> None:
+        self._give_back(lane, self._empty(lane))
+
+    def _seat(self, lane: Lane, now: int) -> None:
+        if lane.hydrated and lane.circuit.state is not CircuitState.DISABLED:
+            self._give_back_probe(lane)
+        super()._seat(lane, now)
+
+    def _give_back_probe(self, lane: Lane) -> None:
+        probe = self._drop_probe(lane)
+        if probe is not None:
+            self._give_back(lane, [probe])
+
+    def _drop_probe(self, lane: Lane) -> Entry | None:
+        probe, lane.probe = lane.probe, None
+        if probe is not None:
+            self._roster.release(lane, probe.message)
+        return probe
+
+    def _give_back(self, lane: Lane, entries: list[Entry]) -> None:
+        if entries:
+            self._shelve(lane, [entry.message for entry in entries])
+
+    def _shelved(self, lane: Lane, messages: list[Message]) -> None:
+        lane.stale = True  # where they stand, and who has them by now, only a read can say
+
+    def _has_room(self, lane: Lane) -> bool:
+        if lane.more_fresh or lane.shelving or (lane.hydrated and not lane.enabled):
+            return False
+        limit, held = lane.host.limit, len(lane.fresh) + len(self._promised.get(lane.key, ()))
+        return limit > 0 and held < 2 * limit + LOW_WATER and self._roster.bytes_held < BYTES_IN_MEMORY
+
+    # -- the lease, and a store that may be away ----------------------------------------------------------------------
+
+    async def _look_around(self) -> None:
+        try:
+            await super()._look_around()
+            self._is_away = False
+        except StoreAway:
+            self._is_away = True
+
+    async def _rest(self) -> None:
+        """What a store that is away was asked for is asked for again with the next beat."""
+        if self._is_away:
+            await self._rest_until(NEVER)
+        else:
+            await super()._rest()
+
+    def _pump(self, now: int) -> None:
+        self._may_begin = self._store.may_begin(now)
+        if self._may_begin:
+            super()._pump(now)
+
+    def _pause_ends(self) -> int:
+        return super()._pause_ends() if self._may_begin else NEVER
+
+    async def _attempt(self, start: Start) -> tuple[Outcome, int]:
+        now = self._clock.now()
+        if not self._store.may_begin(now):
+            return of_error(ErrorKind.INTERRUPTED, "the lease ran out before it began"), now
+        return await super()._attempt(start)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,96 @@
+"""Lanes and hosts as views of a store that replicas share: what is in memory of a circuit or limit is what the store
+last told of it, and is never written.
+"""
+
+from collections.abc import Mapping
+
+from holdfast.core.circuit import Circuit
+from holdfast.core.fleet import Crew, SharedHost, SharedLane
+from holdfast.core.lane import Host, Lane
+from holdfast.delivery.roster import Roster
+from holdfast.store.port import LaneRecord, Shelve, Store
+
+
+class FleetRoster(Roster):
+    """`crew` are the replicas that share out what a host may be sent."""
+
+    def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:
+        super().__init__(store, per_host=per_host, run=run, rate=rate, rates=rates)
+        self.crew = Crew()
+
+    def configure(self, *, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
+        self._per_host, self._rate, self._rates = per_host, rate, rates
+        self.share_out(self.crew)
+
+    def share_out(self, crew: Crew) -> None:
+        self.crew = crew
+        for host in self._hosts.values():
+            self._share(host)
+
+    def has_share(self, host: str) -> bool:
+        """Whether this replica has a part of what a host that is not in memory may be sent at most."""
+        return self.crew.share(self._per_host, host) > 0
+
+    def hydrate(self, lane: Lane, record: LaneRecord | None) -> None:
+        """Take over what the store has of a lane; if that is nothing, its circuit begins anew."""
+        is_news = not lane.hydrated or record is None or record.circuit.spell != lane.circuit.spell
+        lane.hydrated = True
+        if record is None:
+            lane.circuit = Circuit()
+            return
+        if record.host != lane.host.name:
+            self._move(lane, record.host)
+        lane.circuit = record.circuit
+        host = _shared(lane.host)
+        # A hold that was just asked for may not have been known there yet; only an operator ends one early.
+        host.hold_until = record.hold_until if is_news else max(host.hold_until, record.hold_until)
+        host.whole = record.limit
+        self._share(host)
+
+    def adopt(self, lane: Lane, record: LaneRecord) -> None:
+        """Take over what came without a read. With a lower spell it may be old news, or the circuit was forgotten and
+        began anew: that only a read can say, and nothing starts before.
+        """
+        if lane.hydrated and record.circuit.spell < lane.circuit.spell:
+            lane.hydrated, lane.stale = False, True
+        else:
+            self.hydrate(lane, record)
+
+    def retire(self, lane: Lane) -> None:
+        """A host in slow start changes with every outcome of the others': it is read again when it is needed."""
+        if _shared(lane.host).whole < self._per_host:
+            lane.hydrated = False
+        super().retire(lane)
+
+    def forget_views(self) -> None:
+        """Nothing that is known can be relied on any more: all of it is read again when it is needed."""
+        for lane in self.live.values():
+            lane.hydrated, lane.stale = False, True
+        while self._cold:
+            self._drop(self._cold.popitem()[1])
+
+    def close(self) -> None:
+        """At shutdown: what was claimed and has not started is for others to send."""
+        for lane in self.live.values():
+            held = [*lane.fresh, *lane.due, *([lane.probe] if lane.probe else [])]
+            if held:
+                self._store.submit(Shelve([entry.message for entry in held]))
+
+    def _save(self, lane: Lane) -> None:
+        """What was counted is in the store."""
+
+    def _create(self, key: str, host: str) -> Lane:
+        return SharedLane(key, self._host(host))
+
+    def _new_host(self, name: str) -> Host:
+        host = SharedHost(name, self._per_host, self._per_host, whole=self._per_host)
+        self._share(host)
+        return host
+
+    def _share(self, host: Host) -> None:
+        _shared(host).share(self.crew, self._per_host, self._interval(host.name))
+
+
+def _shared(host: Host) -> SharedHost:
+    assert isinstance(host, SharedHost)
+    return host
