@@ -5,11 +5,28 @@ of them; which ones get what can't be divided evenly goes by the host's name, so
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from zlib import crc32
 
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
 RENEW_EVERY = 1_000
+
+
+class Role(StrEnum):
+    """What a replica does: all of it, or one side, so that the two can be scaled apart."""
+
+    ALL = "all"
+    INGEST = "ingest"
+    DELIVER = "deliver"
+
+    @property
+    def ingests(self) -> bool:
+        return self is not Role.DELIVER
+
+    @property
+    def delivers(self) -> bool:
+        return self is not Role.INGEST
 
 
 @dataclass(frozen=True, slots=True)
