@@ -43,13 +43,12 @@ class Nothing:
 
 def page() -> str:
     meanings = comments(EXAMPLE.read_text())
-    keys = [key for key in KEYS if not key.later]
     sections = [
-        f"## [{section}]\n\n{table([key for key in keys if key.section == section], meanings)}"
+        f"## [{section}]\n\n{table([key for key in KEYS if key.section == section], meanings)}"
         for section in SECTIONS
-        if any(key.section == section for key in keys)
+        if any(key.section == section for key in KEYS)
     ]
-    routes = f"{ROUTES}\n{table([key for key in ROUTE_KEYS if not key.later], meanings)}"
+    routes = f"{ROUTES}\n{table(list(ROUTE_KEYS), meanings)}"
     return "\n".join([INTRODUCTION, *sections, routes])
 
 

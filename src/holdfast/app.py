@@ -1,4 +1,4 @@
-"""The composition root: opens the store, nests the nurseries, and knows the order of start and shutdown.
+"""The composition root: nests the nurseries around an open store, and knows the order of start and shutdown.
 
 Operators' listeners are outermost, then the store, then delivery, then ingest. Shutdown unwinds in the reverse order of
 the data's way: webhooks are accepted until the end of the drain, what is under way is settled, then the last group is
@@ -16,11 +16,9 @@ from pathlib import Path
 
 import trio
 
-from holdfast import __version__
-from holdfast.chance import RandomBits
-from holdfast.clock import BootClock
 from holdfast.config import Config, ConfigError
 from holdfast.core.errors import CommitFailed, StoreUnusable
+from holdfast.core.fleet import Role
 from holdfast.core.tally import Tally
 from holdfast.credentials import Credentials, read_credentials
 from holdfast.delivery.egress import Guard
@@ -30,12 +28,13 @@ from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.descriptors import room_for
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
-from holdfast.intake import LAST_ANSWERS, Intake
+from holdfast.intake import LAST_ANSWERS, Intake, NoIntake
 from holdfast.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_clock
 from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
 from holdfast.log import event, setup
 from holdfast.news import News
 from holdfast.notify import Notifier
+from holdfast.opening import Opened, open_store, store_rules
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
@@ -46,10 +45,7 @@ from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
 from holdfast.reloading import changed, files_read, merge
 from holdfast.split.parent import IngestProcess
-from holdfast.store.ledger import Ledger, last_time
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.work import StoreRules
-from holdfast.telling import tell_end, tell_failure, tell_handed_over, tell_jump, tell_oddities, tell_start
+from holdfast.telling import tell_end, tell_failure, tell_handed_over, tell_jump, tell_oddities, tell_ready, tell_start
 from holdfast.watching import Watch
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
@@ -60,14 +56,14 @@ KEPT_ALIVE = 50.0
 _logger = logging.getLogger("holdfast")
 
 
-def main(config: Config, load: Callable[[], Config], file: Path | None) -> int:
+def main(config: Config, load: Callable[[], Config], file: Path | None, role: Role) -> int:
     """Run the gateway until a signal; returns the exit status. `load` gives the config anew, from `file` if any."""
     setup(config.log.format, config.log.level)
     try:
         credentials = read_credentials(config, os.environ)
         group = group_number(config.listen.control_group)
-        engine = LmdbEngine(config.store.path, config.store.max_size)
-        gateway = Gateway(config, engine, credentials, group, load, file)
+        opened = open_store(config, role)
+        gateway = Gateway(config, role, opened, credentials, group, load, file)
     except ConfigError as error:
         for fault in error.faults:
             print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
@@ -81,7 +77,7 @@ def main(config: Config, load: Callable[[], Config], file: Path | None) -> int:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
     finally:
-        engine.close()
+        opened.close()
 
 
 class Gateway:
@@ -90,25 +86,25 @@ class Gateway:
     def __init__(
         self,
         config: Config,
-        engine: LmdbEngine,
+        role: Role,
+        opened: Opened,
         credentials: Credentials,
         group: int | None,
         load: Callable[[], Config],
         file: Path | None,
     ) -> None:
         self._config = config
+        self._role = role
+        self._opened = opened
         self._load = load
         self._watch = Watch(lambda: files_read(self._config, file))
         self._credentials = credentials
         self._group = group
         self._servers: dict[str, Server] = {}
-        self._clock = BootClock(last_time(engine))
-        run = self._clock.now()
+        self._clock, self._store = opened.clock, opened.store
         self._tally = Tally()
-        self._ledger = Ledger(engine, _store_rules(config, run), self._clock, RandomBits())
-        self._ledger.open()
-        self._ledger.on_group = self._count_group
-        self._ledger.on_failed = tell_failure
+        self._store.on_group = self._count_group
+        self._store.on_failed = tell_failure
         self._guard = Guard(config.egress)
         self._ways = Ways(
             _way_settings(config, credentials), judge_peer=self._guard.judge_peer, look_up=self._guard.look_up
@@ -126,23 +122,23 @@ class Gateway:
         self._news = News(self._clock)
         self._delivery = Delivery(
             config,
-            self._ledger,
+            self._store,
             self._transport,
             self._clock,
             chance,
-            run,
+            opened.run,
             self._news,
             self._tally,
             credentials.route_keys,
         )
-        self._lifecycle = Lifecycle(self._ledger, self._tally, run)
+        self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role)
         self._notifier = Notifier(os.environ)
         self._drain_ends: float | None = None
         self._handed_over = HandedOver()
 
     async def run(self) -> int:
-        tell_start(self._config, self._credentials, self._clock)
-        listeners = await open_listeners(self._config.listen, self._group)
+        tell_start(self._config, self._credentials, self._opened)
+        listeners = await open_listeners(self._config.listen, self._group, self._role)
         self._guard.own.update(listeners.names)
         self._intake = self._open_intake(listeners)
         self._lifecycle.counting = self._intake.count
@@ -165,25 +161,26 @@ class Gateway:
         await self._transport.aclose()
         with suppress(FileNotFoundError):
             self._config.listen.control.unlink()
-        if self._ledger.failed is not None:
+        if self._store.failed is not None:
             return EXIT_COMMIT
         return EXIT_INGEST if self._intake.lost.is_set() else EXIT_OK
 
     async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """The store, from its first group to its last, and all that lives on it."""
         async with trio.open_nursery() as store:
-            await store.start(self._ledger.run)
-            if self._ledger.failed is None:
+            await store.start(self._store.run)
+            if self._store.failed is None:
                 await self._serve(listeners, asked_to_stop)
             store.cancel_scope.cancel()
-        if self._ledger.failed is None:
-            await tell_end(self._ledger, self._handed_over)
+        if self._store.failed is None:
+            await tell_end(self._store, self._handed_over)
 
     async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as delivery:
             await delivery.start(self._deliver)
             delivery.start_soon(self._transport.run)
-            delivery.start_soon(keep_time, self._ledger)
+            if self._opened.ledger is not None:
+                delivery.start_soon(keep_time, self._opened.ledger)
             await self._serve_ingest(listeners, asked_to_stop)
             delivery.cancel_scope.cancel()
         await self._hand_over()
@@ -200,11 +197,11 @@ class Gateway:
     async def _serve_operators(self, nursery: trio.Nursery, listeners: Listeners) -> None:
         dispatcher, config = self._delivery.dispatcher, self._config
         rules = (circuit_rules(config), retry_rules(config))
-        insight = Insight(self._ledger, dispatcher, self._lifecycle, self._clock, self._news, *rules)
+        insight = Insight(self._store, dispatcher, self._lifecycle, self._clock, self._news, *rules)
         probes = Probes(insight, self._metrics(insight))
         status = StatusListener(insight, probes, _status_names(config))
-        actions = Actions(insight, dispatcher, self._ledger, self._clock, self._tally, self._news)
-        control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._ledger, self._news, self._reload)
+        actions = Actions(insight, dispatcher, self._store, self._clock, self._tally, self._news)
+        control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._store, self._news, self._reload)
         control.drain_timeout = config.drain.timeout / 1000
         self._insight, self._status, self._control = insight, status, control
         admit = Admission(self._group, self._tell_refused)
@@ -218,7 +215,7 @@ class Gateway:
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, the disk failed, or the ingest process died."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._intake.serve, listeners.tcp["ingest"])
+            await nursery.start(self._intake.serve, listeners.tcp.get("ingest", []))
             if not self._intake.lost.is_set():
                 self._lifecycle.stage = Stage.READY
                 self._tell_ready(listeners)
@@ -226,13 +223,15 @@ class Gateway:
             self._intake.stop()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
 
-    def _open_intake(self, listeners: Listeners) -> Intake | IngestProcess:
-        config, token = self._config, self._credentials.token
+    def _open_intake(self, listeners: Listeners) -> Intake | IngestProcess | NoIntake:
+        if not self._role.ingests:
+            return NoIntake()
+        config, token, ledger = self._config, self._credentials.token, self._opened.ledger
         bound = listeners.bound["ingest"]
-        if config.process.split:
+        if config.process.split and ledger is not None:
             own = frozenset(listeners.names)
-            return IngestProcess(config, token, self._ledger, self._clock, own, self._tally, bound)
-        return Intake(config, token, self._ledger, self._clock, self._guard, self._tally, bound)
+            return IngestProcess(config, token, ledger, self._clock, own, self._tally, bound)
+        return Intake(config, token, self._store, self._clock, self._guard, self._tally, bound)
 
     # -- another config ----------------------------------------------------------------------------------------------
 
@@ -287,7 +286,7 @@ class Gateway:
         self._guard.configure(config.egress)
         self._ways.configure(_way_settings(config, credentials))
         self._transport.renew()
-        self._ledger.configure(_store_rules(config, self._lifecycle.started_at))
+        self._store.configure(store_rules(config, self._opened.run))
         self._delivery.configure(config, credentials.route_keys)
         self._insight.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
@@ -301,7 +300,8 @@ class Gateway:
             return {**served, "ingest": self._intake.connections}
 
         dispatcher, clock = self._delivery.dispatcher, self._clock
-        return Metrics(insight, self._ledger, dispatcher, self._lifecycle, clock, connections, clock.drift)
+        told = (insight, self._store, dispatcher, self._lifecycle, clock)
+        return Metrics(*told, connections, clock.drift, self._opened.volume)
 
     def _count_group(self, operations: int, seconds: float) -> None:
         self._tally.group_operations.observe(operations)
@@ -316,7 +316,7 @@ class Gateway:
                 await end.wait()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(until, self._ledger.broken)
+            nursery.start_soon(until, self._store.broken)
             nursery.start_soon(until, self._intake.lost)
             await asked_to_stop.wait()
             await self._drain()
@@ -337,9 +337,9 @@ class Gateway:
     async def _hand_over(self) -> None:
         """Give away what still waits, in what is left of the drain. Nothing is accepted or delivered any more."""
         to, token, ends = self._config.drain.handoff, self._credentials.token, self._drain_ends
-        if to is None or token is None or ends is None or self._ledger.failed is not None:
+        if to is None or token is None or ends is None or self._store.failed is not None:
             return
-        handing = HandingOver(self._ledger, self._transport, to, token)
+        handing = HandingOver(self._store, self._transport, to, token)
         self._handed_over = handing.done
         with suppress(CommitFailed):
             await handing.run(ends)
@@ -348,16 +348,8 @@ class Gateway:
     # -- what is told --------------------------------------------------------------------------------------------------
 
     def _tell_ready(self, listeners: Listeners) -> None:
-        wanted = self._config.listen
-        ingest, status, probe = (listeners.bound.get(name) for name in ("ingest", "status", "probe"))
-        event(_logger, logging.INFO, "ready", ingest=str(ingest), status=str(status))
-        self._notifier.ready(f"ingest http://{ingest}, status http://{status}")
-        print(  # noqa: T201
-            f"holdfast {__version__} ready: ingest http://{ingest}, status http://{status}, "
-            f"control {wanted.control}, store {self._config.store.path}"
-            + (f", probe http://{probe}" if probe is not None else ""),
-            flush=True,
-        )
+        control, place, role = self._config.listen.control, self._opened.place, self._opened.role
+        self._notifier.ready(tell_ready(listeners.bound, control, place, role, ready=self._lifecycle.ready))
 
     def _tell_refused(self, user: int) -> None:
         self._tally.control_refused += 1
@@ -368,17 +360,6 @@ def _way_settings(config: Config, credentials: Credentials) -> WaySettings:
     proxy = config.delivery.proxy
     named = None if proxy is None else (proxy.host, proxy.port)
     return WaySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
-
-
-def _store_rules(config: Config, run: int) -> StoreRules:
-    return StoreRules(
-        circuit_rules(config),
-        retry_rules(config),
-        config.ingest.idempotency,
-        config.store.host_share,
-        config.delivery.per_host,
-        run,
-    )
 
 
 def _status_names(config: Config) -> frozenset[str]:

@@ -87,6 +87,32 @@ class Intake:
         )
 
 
+class NoIntake:
+    """In the place of an Intake in a replica that takes no webhooks."""
+
+    connections = 0
+
+    def __init__(self) -> None:
+        self.lost = trio.Event()
+
+    async def count(self) -> None:
+        """Nothing is refused here, or acknowledged."""
+
+    async def configure(self, config: Config, token: bytes | None) -> None:
+        """Neither is used here."""
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        task_status.started()
+
+    def stop(self) -> None:
+        """There is no server."""
+
+
 def _slug(status: int) -> str:
     """A refusal of the server's own as the `type` of its problem names it."""
     return problem_for_status(status, "").type.rpartition(":")[2]

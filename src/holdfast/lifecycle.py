@@ -4,10 +4,13 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import Protocol
 
 import trio
 
 from holdfast.clock import BootClock
+from holdfast.core.errors import CommitFailed
+from holdfast.core.fleet import Role
 from holdfast.core.tally import Tally
 from holdfast.store.ledger import Ledger
 from holdfast.store.port import Shelve
@@ -28,13 +31,30 @@ class Stage(StrEnum):
     DRAINING = "draining"
 
 
+class Keeping(Protocol):
+    """What a store says of itself."""
+
+    @property
+    def failed(self) -> CommitFailed | None: ...
+
+    @property
+    def away(self) -> bool: ...
+
+    @property
+    def commit_age(self) -> float: ...
+
+    @property
+    def full(self) -> bool: ...
+
+
 class Lifecycle:
     """Fulfils operate's Condition."""
 
-    def __init__(self, ledger: Ledger, tally: Tally, started_at: int) -> None:
-        self._ledger = ledger
+    def __init__(self, store: Keeping, tally: Tally, started_at: int, role: Role | None = None) -> None:
+        self._store = store
         self.tally = tally
         self.started_at = started_at
+        self.role = role
         self.stage = Stage.STARTING
         self.counting: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
@@ -46,7 +66,7 @@ class Lifecycle:
 
     @property
     def ready(self) -> bool:
-        return self.stage is Stage.READY
+        return self.stage is Stage.READY and not self._store.away
 
     @property
     def draining(self) -> bool:
@@ -54,15 +74,19 @@ class Lifecycle:
 
     @property
     def store_trouble(self) -> str | None:
-        if self._ledger.failed is not None:
-            return f"a commit failed: {self._ledger.failed}"
-        if self._ledger.commit_age > STUCK_AFTER:
-            return f"a commit has been under way for {self._ledger.commit_age:.0f} s"
+        if self._store.failed is not None:
+            return f"a commit failed: {self._store.failed}"
+        if self._store.commit_age > STUCK_AFTER:
+            return f"a commit has been under way for {self._store.commit_age:.0f} s"
         return None
 
     @property
+    def store_away(self) -> bool:
+        return self._store.away
+
+    @property
     def store_full(self) -> bool:
-        return self._ledger.full
+        return self._store.full
 
 
 async def watch_clock(clock: BootClock, tell: Callable[[float], None]) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from holdfast.config import Address, ConfigError, Fault
 from holdfast.config import Listen as Wanted
+from holdfast.core.fleet import Role
 from holdfast.http.server import open_tcp_listeners, open_unix_listener
 
 HIGHEST_GROUP = (1 << 32) - 2
@@ -20,8 +21,8 @@ class CannotListen(Exception):
 
 
 class Listeners(NamedTuple):
-    """`tcp` by what it is for: ingest, status, and probe if it is wanted; `bound` are their addresses, with the ports
-    that were really given.
+    """`tcp` by what it is for: status, and ingest and probe if they are wanted; `bound` are their addresses, with the
+    ports that were really given.
     """
 
     tcp: Mapping[str, list[trio.SocketListener]]
@@ -35,10 +36,9 @@ class Listeners(NamedTuple):
         return {sock.getsockname()[:2] for sock in sockets}
 
 
-async def open_listeners(wanted: Wanted, group: int | None) -> Listeners:
-    addresses = {"ingest": wanted.ingest, "status": wanted.status}
-    if wanted.probe is not None:
-        addresses["probe"] = wanted.probe
+async def open_listeners(wanted: Wanted, group: int | None, role: Role) -> Listeners:
+    named = {"ingest": wanted.ingest if role.ingests else None, "status": wanted.status, "probe": wanted.probe}
+    addresses = {name: address for name, address in named.items() if address is not None}
     tcp = {name: await _listen(address) for name, address in addresses.items()}
     bound = {name: Address(address.host, _port(tcp[name])) for name, address in addresses.items()}
     return Listeners(tcp, bound, await _listen_control(wanted.control, group))

@@ -14,12 +14,14 @@ NEEDS_RESTART = (
     "listen.control_group",
     "store.path",
     "store.max_size",
+    "store.url",
+    "store.spool",
     "ingest.idempotency",
     "delivery.max_answer",
     "process.split",
     "process.watch_config",
 )
-"""Sockets, files and processes that are open, what stored keys were laid out by, and tasks that run or don't."""
+"""What is open (sockets, files, connections, processes), what stored keys were laid out by, tasks that run or don't."""
 
 
 def files_read(config: Config, file: Path | None) -> list[Path]:

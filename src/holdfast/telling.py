@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast.clock import BootClock
 from holdfast.config import Address, Config
 from holdfast.core.errors import CommitFailed
+from holdfast.core.fleet import Role
 from holdfast.core.message import masked_lane
 from holdfast.credentials import Credentials
 from holdfast.delivery.handoff import HandedOver
 from holdfast.delivery.signing import STRONG
 from holdfast.descriptors import room_for
 from holdfast.log import event
+from holdfast.opening import Opened
 from holdfast.store.port import Store
 
 HOSTS_REPORTED = 20
@@ -32,11 +33,26 @@ LONGEST_LAST_WORDS = 4096
 _logger = logging.getLogger("holdfast")
 
 
-def tell_start(config: Config, credentials: Credentials, clock: BootClock) -> None:
-    event(_logger, logging.INFO, "start", version=__version__, store=str(config.store.path))
-    if clock.behind:
-        event(_logger, logging.WARNING, "clock_behind", seconds=clock.behind / 1000)
+def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None:
+    role: dict[str, Any] = {} if opened.role is None else {"role": opened.role}
+    event(_logger, logging.INFO, "start", version=__version__, store=opened.place, **role)
+    if opened.clock.behind:
+        event(_logger, logging.WARNING, "clock_behind", seconds=opened.clock.behind / 1000)
     tell_oddities(config, credentials)
+
+
+def tell_ready(bound: Mapping[str, Address], control: Path, place: str, role: Role | None, *, ready: bool) -> str:
+    """One line for whoever started the process, and one in the log. Returns what a service manager is told."""
+    served: dict[str, Any] = {name: str(bound[name]) for name in ("ingest", "status") if name in bound}
+    event(_logger, logging.INFO if ready else logging.WARNING, "ready" if ready else "not_ready", **served)
+    listening = [f"{name} http://{address}" for name, address in served.items()]
+    words = [*listening, f"control {control}", f"store {place}"]
+    if role is not None:
+        words.append(f"role {role}")
+    if "probe" in bound:
+        words.append(f"probe http://{bound['probe']}")
+    print(f"holdfast {__version__} {'ready' if ready else 'not ready'}: {', '.join(words)}", flush=True)  # noqa: T201
+    return ", ".join(listening)
 
 
 def tell_oddities(config: Config, credentials: Credentials) -> None:

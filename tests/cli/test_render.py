@@ -61,6 +61,10 @@ def test_status_without_anything_to_expire() -> None:
         ({"degraded": ["something_new"]}, "not healthy: something_new"),
         ({"ready": False}, "not healthy: not ready: it is starting, or its store failed"),
         (
+            {"ready": False, "degraded": ["store_away"]},
+            "not healthy: the database is away: it goes on by itself when that is back",
+        ),
+        (
             {"ready": False, "draining": True, "degraded": ["x"]},
             "not healthy: x; draining: it finishes what is due",
         ),
@@ -68,6 +72,11 @@ def test_status_without_anything_to_expire() -> None:
 )
 def test_status_says_why_it_is_not_healthy(changes: dict[str, object], expected: str) -> None:
     assert status_command.render(status(**changes), NOON)[0] == expected
+
+
+def test_status_of_a_replica_says_what_it_does() -> None:
+    lines = status_command.render(status(role="ingest"), NOON)
+    assert lines[1].endswith(", role ingest")
 
 
 def test_status_in_colour() -> None:

@@ -9,17 +9,28 @@ import pytest
 from cli.conftest import Run
 from holdfast.cli.main import main
 from holdfast.config import Config
+from holdfast.core.fleet import Role
 
 Captured = pytest.CaptureFixture[str]
 
 
+URL = "postgresql://holdfast:hunter2@db.example:5432/hooks?sslmode=require"
+
+
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+def roles() -> list[Role]:
+    """What the gateways that were started are to do."""
+    return []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, roles: list[Role]) -> list[Config]:
     """The configs that the gateway was started with; it ends at once, with status 3."""
     configs: list[Config] = []
 
-    def start(config: Config, load: Callable[[], Config], file: Path | None) -> int:
+    def start(config: Config, load: Callable[[], Config], file: Path | None, role: Role) -> int:
         configs.append(config)
+        roles.append(role)
         assert load() == config
         assert file is None or file.is_file()
         return 3
@@ -56,6 +67,22 @@ def test_run_tells_every_fault_and_starts_nothing(started: list[Config], capsys:
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == 'holdfast: log.fromat: there is no such key; did you mean "log.format"?'
     assert [line.split()[1] for line in lines] == ["log.fromat:", "listen.ingest:", "retry.base:"]
+    assert started == []
+
+
+@pytest.mark.usefixtures("started")
+def test_a_replica_has_the_role_that_it_is_given(roles: list[Role], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
+    for words in ([], ["--role", "all"], ["--role", "ingest"], ["--role", "deliver"]):
+        assert main(["run", *words]) == 3
+    assert roles == [Role.ALL, Role.ALL, Role.INGEST, Role.DELIVER]
+
+
+def test_a_role_needs_a_database(started: list[Config], capsys: Captured) -> None:
+    assert main(["run", "--role", "ingest"]) == 2
+    assert capsys.readouterr().err == ("holdfast: --role is for replicas that share a database: it needs store.url\n")
+    assert main(["run", "--role", "both", "--set", f"store.url={URL}"]) == 2
+    assert "invalid choice: 'both'" in capsys.readouterr().err
     assert started == []
 
 
@@ -112,3 +139,23 @@ def test_check_of_a_file_that_is_not_there(holdfast: Run) -> None:
     result = holdfast("check", "/does/not/exist.toml")
     assert result.returncode == 2
     assert result.stderr == "holdfast: /does/not/exist.toml: can't be read: No such file or directory\n"
+
+
+def test_check_shows_where_the_database_is_and_nothing_secret(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
+    for words in ([], ["--json"]):
+        done = holdfast("check", *words)
+        assert done.returncode == 0
+        assert "postgresql://db.example:5432/hooks" in done.stdout
+        assert "hunter2" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [["fsck"], ["compact"], ["export", "-"], ["import", "-"]])
+def test_what_is_done_to_a_stopped_store_is_not_done_beside_a_database(
+    holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
+    done = holdfast(*command, input='{"format": "holdfast-export", "version": 1}\n')
+    assert done.returncode == 2
+    assert f"holdfast: {command[0]} is for the embedded store, and store.url is set" in done.stderr
+    assert list(tmp_path.iterdir()) == []

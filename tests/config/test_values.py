@@ -10,13 +10,6 @@ from typing import Any
 import pytest
 
 from holdfast.config import Address, Config, ConfigError, Fault, Sign, build
-from holdfast.config.table import KEYS, ROUTE_KEYS
-
-LATER = [
-    ("store.url", "postgresql://db/holdfast"),
-    ("store.spool", True),
-    ("store.spool", 0),
-]
 
 
 def nest(values: dict[str, object]) -> dict[str, dict[str, object]]:
@@ -337,33 +330,6 @@ def test_no_place_for_the_store() -> None:
     with pytest.raises(ConfigError) as caught:
         build({}, uid=1000)
     assert [fault.key for fault in caught.value.faults] == ["store.path"]
-
-
-@pytest.mark.parametrize(("dotted", "value"), LATER)
-def test_keys_of_a_later_release(dotted: str, value: object) -> None:
-    assert [str(fault) for fault in faults_of(nest({dotted: value}))] == [
-        f"{dotted}: not yet supported by this version; leave it out"
-    ]
-
-
-def test_the_above_are_all_the_later_keys() -> None:
-    assert {dotted for dotted, _ in LATER} == {f"{key.section}.{key.name}" for key in KEYS if key.later}
-    assert not any(key.later for key in ROUTE_KEYS)
-
-
-def test_later_keys_at_their_defaults_do_no_harm() -> None:
-    mapping = nest({f"{key.section}.{key.name}": key.default for key in KEYS if key.later})
-    assert build(mapping) == build({})
-    environ = {
-        "HOLDFAST_STORE__SPOOL": "false",
-        "HOLDFAST_STORE__URL": "",
-    }
-    assert build({}, environ=environ) == build({})
-
-
-def test_later_keys_from_the_environment() -> None:
-    with pytest.raises(ConfigError, match=r"store\.spool: not yet supported by this version; leave it out"):
-        build({}, environ={"HOLDFAST_STORE__SPOOL": "true"})
 
 
 @pytest.mark.parametrize(

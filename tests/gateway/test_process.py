@@ -112,7 +112,7 @@ def test_a_store_that_can_not_be_written_exits_3(tmp_path: Path) -> None:
 def test_faults_of_the_config_exit_2_and_are_all_told(tmp_path: Path) -> None:
     done = run(tmp_path / "store", delivery__per_host="none", retry__base="soon", store__spool="true")
     assert done.returncode == 2
-    for expected in ("delivery.per_host", "retry.base", "store.spool", "not yet"):
+    for expected in ("delivery.per_host", "retry.base", "store.spool", "store.url"):
         assert expected in done.stderr
     assert not (tmp_path / "store").exists()
 

@@ -85,6 +85,7 @@ def test_a_gateway_that_just_started_waits_for_its_first_webhook(browser: Browse
         ({"ready": {"ready": True, "draining": False, "degraded": ["store_full"]}}, "Store full", "507"),
         ({"ready": {"ready": False, "draining": True, "degraded": []}}, "Draining", "finishes what is due"),
         ({"ready": {"ready": False, "draining": False, "degraded": []}}, "Not ready", "starting"),
+        ({"ready": {"ready": False, "draining": False, "degraded": ["store_away"]}}, "Database away", "by itself"),
         ({"health": {"status": "failing", "checks": {"store": "fsync failed"}}}, "Failing", "store: fsync failed"),
     ],
 )

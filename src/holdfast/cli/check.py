@@ -41,7 +41,7 @@ def describe(config: Config, file: str | None, environ: Mapping[str, str]) -> di
         "ok": True,
         "file": file,
         "environment": sorted(name for name in environ if name.startswith("HOLDFAST_") and "__" in name),
-        "store": str(config.store.path),
+        "store": str(config.store.url or config.store.path),
         "ingest": str(config.listen.ingest),
         "status": str(config.listen.status),
         "control": str(config.listen.control),

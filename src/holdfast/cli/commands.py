@@ -16,6 +16,7 @@ COMMANDS = {
         "start the gateway",
         "holdfast run --config /etc/holdfast.toml",
         "holdfast run --store ./data --set log.format=text",
+        "holdfast run --config /etc/holdfast.toml --role ingest",
     ),
     "demo": Command(
         "demo:demo",

@@ -1,4 +1,4 @@
-"""`holdfast fsck`, `export`, `import` and `compact`: what is done to a store while no gateway has it."""
+"""`holdfast fsck`, `export`, `import` and `compact`: what is done to an embedded store while no gateway has it."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.cli.failure import Failure
+from holdfast.cli.failure import MISUSED, Failure
 from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.cli.text import clean, count, human_size
@@ -38,6 +38,10 @@ DISK_FAILED = 4
 STANDARD = "-"
 """As FILE: the standard input or output."""
 
+_INSTEAD = {
+    "compact": "; PostgreSQL gives room back by itself (autovacuum)",
+    "fsck": "; PostgreSQL has its own tools (pg_amcheck)",
+}
 _PLURALS = {"circuit": "circuits", "message": "messages", "delivered": "delivered", "key": "keys"}
 
 
@@ -112,6 +116,7 @@ def compact(arguments: list[str]) -> int:
 
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = command_parser(name)
+    parser.set_defaults(command=name)
     add_json(parser)
     add_config(parser)
     return parser
@@ -121,6 +126,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
 def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[OfflineStore]:
     """The config's store, held until the end; what goes wrong with it ends the command with one line."""
     config = load_config(options.config)
+    if config.store.url is not None:
+        instead = _INSTEAD.get(options.command, "")
+        raise Failure(f"{options.command} is for the embedded store, and store.url is set{instead}", status=MISUSED)
     try:
         with open_store(config.store.path, config.store.max_size, _rules(config), create=create) as store:
             yield store

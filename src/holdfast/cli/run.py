@@ -4,9 +4,11 @@ import argparse
 import os
 from functools import partial
 
+from holdfast.cli.failure import MISUSED, Failure
 from holdfast.cli.parsing import add_config, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.config import config_file, load
+from holdfast.core.fleet import Role
 
 _FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.status"}
 
@@ -14,11 +16,15 @@ _FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.st
 def run(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     config = load_config(options.config, flags_of(options))
+    if options.role is not None and config.store.url is None:
+        raise Failure("--role is for replicas that share a database: it needs store.url", status=MISUSED)
     # After the config: the gateway's imports take longer than finding a fault.
     from holdfast.app import main
 
     file = config_file(options.config, os.environ)
-    return main(config, partial(load, options.config, os.environ, flags_of(options)), file)
+    return main(
+        config, partial(load, options.config, os.environ, flags_of(options)), file, Role(options.role or Role.ALL)
+    )
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, str]:
@@ -34,6 +40,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--store", metavar="PATH", help="the folder of the store (store.path)")
     parser.add_argument("--ingest", metavar="ADDR", help="where webhooks come in (listen.ingest)")
     parser.add_argument("--status", metavar="ADDR", help="where the status is shown (listen.status)")
+    parser.add_argument(
+        "--role",
+        choices=[str(role) for role in Role],
+        help="with store.url: ingest only takes webhooks, deliver only sends them (default: all)",
+    )
     parser.add_argument(
         "--set",
         dest="settings",

@@ -11,7 +11,10 @@ from holdfast.cli.text import colour_wanted, facts, human_size, painted
 from holdfast.cli.times import relative, wall_clock
 from holdfast.cli.watching import show
 
-_DEGRADED = {"store_full": "the store is full: new webhooks are refused with 507 until there is room"}
+_DEGRADED = {
+    "store_away": "the database is away: it goes on by itself when that is back",
+    "store_full": "the store is full: new webhooks are refused with 507 until there is room",
+}
 
 
 def status(arguments: list[str]) -> int:
@@ -51,14 +54,15 @@ def _troubles(document: Document) -> list[str]:
     troubles = [_DEGRADED.get(each, each) for each in document["degraded"]]
     if document["draining"]:
         troubles.append("draining: it finishes what is due")
-    elif not document["ready"]:
+    elif not document["ready"] and "store_away" not in document["degraded"]:
         troubles.append("not ready: it is starting, or its store failed")
     return troubles
 
 
 def _gateway(document: Document, now: datetime) -> str:
     started = relative(document["started_at"], now)
-    return f"holdfast {document['version']}, process {document['pid']}, started {started}"
+    role = f", role {document['role']}" if "role" in document else ""
+    return f"holdfast {document['version']}, process {document['pid']}, started {started}{role}"
 
 
 def _store(store: Document) -> str:

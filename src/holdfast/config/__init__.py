@@ -1,9 +1,10 @@
 """Settings: a TOML file, the environment and flags become one frozen Config, or every fault at once.
 
 tree.py      the Config tree that everyone reads
-table.py     every key as data: section, name, reader, default, and whether it belongs to a later release
+table.py     every key as data: section, name, reader, default
 readers.py   what a value may be: a TOML value becomes a Config value, or a BadValue
 hosts.py     host names, patterns, networks, URLs and headers, as the readers need them
+database.py  the URL of a database
 layers.py    file, environment and flags laid over one another; unknown names
 rules.py     what must hold between keys
 build.py     build() and load(), which join the above
@@ -17,6 +18,7 @@ from holdfast.config.tree import (
     Address,
     Circuit,
     Config,
+    DatabaseUrl,
     Delivery,
     Drain,
     Egress,
@@ -37,6 +39,7 @@ __all__ = [
     "Circuit",
     "Config",
     "ConfigError",
+    "DatabaseUrl",
     "Delivery",
     "Drain",
     "Egress",

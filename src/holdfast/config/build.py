@@ -95,8 +95,7 @@ class _Reading:
         self.faults: list[Fault] = []
 
     def table(self, prefix: str, keys: tuple[Key, ...]) -> dict[str, Any]:
-        values = {key.name: self._value(f"{prefix}.{key.name}", key) for key in keys}
-        return {key.name: values[key.name] for key in keys if not key.later}
+        return {key.name: self._value(f"{prefix}.{key.name}", key) for key in keys}
 
     def _value(self, dotted: str, key: Key) -> object:
         setting = self._layers.effective(dotted, key)

@@ -116,10 +116,9 @@ def _nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
 
 def _nearest_key(prefix: str, name: str) -> str | None:
     """A similar name in the same section, else the same name in another, else whatever looks alike."""
-    # Never a key of a later release: that would only be the next mistake.
-    known = [(key.section, key.name) for key in KEYS if not key.later]
+    known = [(key.section, key.name) for key in KEYS]
     if prefix.startswith("routes."):
-        known += [(prefix, key.name) for key in ROUTE_KEYS if not key.later]
+        known += [(prefix, key.name) for key in ROUTE_KEYS]
     beside = _nearest(name, [other for section, other in known if section == prefix], 0.6)
     if beside:
         return f"{prefix}.{beside}"

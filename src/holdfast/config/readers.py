@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import hosts
+from holdfast.config import database, hosts
 from holdfast.config.faults import BadValue, show
-from holdfast.config.tree import Address, Sign
+from holdfast.config.tree import Address, DatabaseUrl, Sign
 from holdfast.config.units import (
     DURATION_ALLOWED,
     SIZE_ALLOWED,
@@ -133,19 +133,6 @@ def choice(*options: str | int) -> Reader:
     return Reader(read, str if isinstance(options[0], str) else toml_value)
 
 
-def not_yet(default: object) -> Reader:
-    """For a key that a later release brings: its default does no harm, anything else is refused."""
-
-    def read(value: object) -> object:
-        if type(value) is type(default) and value == default:
-            return value
-        raise BadValue(("not yet supported by this version; leave it out", ""))
-
-    if isinstance(default, list):
-        return Reader(read, toml_list)
-    return Reader(read, str if isinstance(default, str) else toml_value)
-
-
 def many(item: Callable[[str], str], allowed: str) -> Reader:
     """A list of text items without repeats; each bad one is a reason of its own."""
 
@@ -237,6 +224,11 @@ def _read_handoff(value: object) -> Address | None:
     return hosts.handoff_address(text) if text else None
 
 
+def _read_database(value: object) -> DatabaseUrl | None:
+    text = _text(value, database.ALLOWED)
+    return database.database_url(text) if text else None
+
+
 def _read_sign(value: object) -> Sign | None:
     allowed = '{ scheme = "standard-webhooks", secret_file = "/run/secrets/billing" }, or secret_env with a name'
     if value is None:
@@ -272,5 +264,6 @@ USER_AGENT = Reader(_read_user_agent)
 URL = Reader(lambda value: hosts.route_url(_text(value, hosts.URL_ALLOWED)))
 PROXY = Reader(_read_proxy)
 HANDOFF = Reader(_read_handoff)
+DATABASE = Reader(_read_database)
 SIGN = Reader(_read_sign, toml_value)
 HEADERS = Reader(_read_headers, toml_value)

@@ -108,6 +108,27 @@ def _handoff_is_another(config: Config) -> Fault | None:
     return Fault("drain.handoff", f"{config.drain.handoff} is holdfast itself", "another holdfast, or none")
 
 
+def _spool_has_a_database(config: Config) -> Fault | None:
+    if not config.store.spool or config.store.url is not None:
+        return None
+    problem = "is of no use without store.url: the store is on this machine anyway"
+    return Fault("store.spool", problem, "false, or with store.url set")
+
+
+def _fleet_does_not_split(config: Config) -> Fault | None:
+    if not config.process.split or config.store.url is None:
+        return None
+    problem = "is for a store of one machine; with store.url scale ingest with --role instead"
+    return Fault("process.split", problem, "false, with holdfast run --role ingest and --role deliver beside it")
+
+
+def _fleet_does_not_hand_over(config: Config) -> Fault | None:
+    if config.drain.handoff is None or config.store.url is None:
+        return None
+    problem = "has nothing to give away: with store.url what waits is in the database, where the other replicas find it"
+    return Fault("drain.handoff", problem, "without store.url")
+
+
 def _socket_path_fits(config: Config) -> Fault | None:
     length = len(os.fsencode(config.listen.control))
     if length <= _LONGEST_SOCKET_PATH:
@@ -163,6 +184,9 @@ RULES = (
     Rule(("drain.timeout", "drain.linger", "drain.handoff"), _handoff_fits),
     Rule(("drain.handoff", "ingest.token_file"), _handoff_has_a_token),
     Rule(("drain.handoff", "listen.ingest"), _handoff_is_another),
+    Rule(("store.url", "store.spool"), _spool_has_a_database),
+    Rule(("store.url", "process.split"), _fleet_does_not_split),
+    Rule(("store.url", "drain.handoff"), _fleet_does_not_hand_over),
     Rule(("delivery.proxy", "delivery.proxy_credentials_file"), _credentials_have_a_proxy),
     Rule(("delivery.proxy", "listen.ingest"), _proxy_is_another),
 )

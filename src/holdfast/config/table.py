@@ -1,7 +1,6 @@
 """Every key of the config as data: where it stands, how it is read, and its default as a file would spell it.
 
-Adding a key is one row here and one field in `tree.py`. A `later` row is a key that a coming release brings:
-known, so that nobody takes it for a typing error, and refused until its feature brings the real row.
+Adding a key is one row here and one field in `tree.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from holdfast.config import tree
 from holdfast.config.readers import (
     ADDRESS,
     BOOLEAN,
+    DATABASE,
     GROUP,
     HANDOFF,
     HEADERS,
@@ -30,7 +30,6 @@ from holdfast.config.readers import (
     choice,
     duration,
     integer,
-    not_yet,
     number,
     size,
 )
@@ -48,11 +47,6 @@ class Key:
     name: str
     reader: Reader
     default: object
-    later: bool = False
-
-
-def later(section: str, name: str, default: object) -> Key:
-    return Key(section, name, not_yet(default), default, later=True)
 
 
 SECTIONS: dict[str, Callable[..., object]] = {
@@ -78,8 +72,8 @@ KEYS = (
     Key("store", "path", PATH, ""),
     Key("store", "max_size", size("8MiB"), "4GiB"),
     Key("store", "host_share", number(1, above_zero=True), 0.5),
-    later("store", "url", ""),
-    later("store", "spool", False),
+    Key("store", "url", DATABASE, ""),
+    Key("store", "spool", BOOLEAN, False),
     Key("ingest", "max_body", size("1B"), "1MiB"),
     Key("ingest", "max_head", size("1KiB"), "32KiB"),
     Key("ingest", "max_headers", integer(1), 100),

@@ -1,8 +1,7 @@
 """The frozen Config tree: what the rest of holdfast reads.
 
 Everything is resolved here: durations are milliseconds, sizes are bytes, paths are absolute, and where `None`
-is possible its comment says what it stands for. Keys that a later release brings (the `later` rows of
-`table.py`) have no field yet.
+is possible its comment says what it stands for.
 """
 
 from __future__ import annotations
@@ -32,11 +31,24 @@ class Listen:
     control_group: str | None  # a group's name or number; None: the socket is for its owner alone
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class DatabaseUrl:
+    """Where a database is. As text it is its hosts and its name: all else in a URL is a secret, or may hold one."""
+
+    whole: str
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     path: Path
     max_size: int  # bytes
     host_share: float  # part of max_size, above 0 and at most 1
+    url: DatabaseUrl | None  # None: the embedded store, in `path`
+    spool: bool  # whether webhooks are accepted into `path` while the database is away
 
 
 @dataclass(frozen=True, slots=True)

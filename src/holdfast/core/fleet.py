@@ -5,6 +5,7 @@ of them; which ones get what can't be divided evenly goes by the host's name, so
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from zlib import crc32
 
 from holdfast.core.lane import ENTRIES_A_READ, LOW_WATER, Host, Lane
@@ -13,6 +14,22 @@ from holdfast.core.message import Kind
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
 RENEW_EVERY = 1_000
+
+
+class Role(StrEnum):
+    """What a replica does: all of it, or one side, so that the two can be scaled apart."""
+
+    ALL = "all"
+    INGEST = "ingest"
+    DELIVER = "deliver"
+
+    @property
+    def ingests(self) -> bool:
+        return self is not Role.DELIVER
+
+    @property
+    def delivers(self) -> bool:
+        return self is not Role.INGEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class Insight:
         return {
             "version": __version__,
             "pid": os.getpid(),
+            **({} if condition.role is None else {"role": condition.role}),
             "started_at": shapes.moment(condition.started_at),
             "ready": condition.ready,
             "degraded": self.degraded(),
@@ -84,7 +85,8 @@ class Insight:
         }
 
     def degraded(self) -> list[str]:
-        return ["store_full"] if self._condition.store_full else []
+        troubles = {"store_away": self._condition.store_away, "store_full": self._condition.store_full}
+        return [name for name, is_so in troubles.items() if is_so]
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the process can make progress, and the checks behind it."""

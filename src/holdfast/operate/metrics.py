@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import NamedTuple
 
 import trio
@@ -41,7 +42,7 @@ class Scene:
 
     now: int
     store: StoreStatistics
-    volume_free: int
+    volume_free: int | None
     unwell: list[CircuitView]
     tally: Tally
     in_flight: int
@@ -74,7 +75,9 @@ class Reading(NamedTuple):
 
 
 class Metrics:
-    """`connections` gives the open connections by listener, `drift` the wall clock's way off the clock's, in ms."""
+    """`connections` gives the open connections by listener, `drift` the wall clock's way off the clock's, in ms;
+    `volume` is a folder on the store's volume, None if the store is elsewhere.
+    """
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class Metrics:
         clock: Clock,
         connections: Callable[[], Mapping[str, int]],
         drift: Callable[[], int],
+        volume: Path | None,
     ) -> None:
         self._insight = insight
         self._store = store
@@ -93,6 +97,7 @@ class Metrics:
         self._clock = clock
         self._connections = connections
         self._drift = drift
+        self._volume = volume
         self._thread = trio.CapacityLimiter(1)
 
     async def scrape(self) -> bytes:
@@ -103,7 +108,7 @@ class Metrics:
     async def _look(self) -> Scene:
         await self._condition.counting()
         store = await self._store.statistics()
-        free = await trio.to_thread.run_sync(_volume_free, store.path, limiter=self._thread)
+        free = await trio.to_thread.run_sync(_volume_free, self._volume, limiter=self._thread)
         unwell = await self._unwell(store)
         return Scene(
             now=self._clock.now(),
@@ -134,8 +139,10 @@ def _expose(readings: list[Reading]) -> bytes:
     return expose(readings)
 
 
-def _volume_free(path: str) -> int:
-    volume = os.statvfs(path)
+def _volume_free(folder: Path | None) -> int | None:
+    if folder is None:
+        return None
+    volume = os.statvfs(folder)
     return volume.f_bavail * volume.f_frsize
 
 
@@ -294,7 +301,9 @@ METRICS = (
     _gauge("store_used_bytes", "Bytes of the store in use.", lambda scene: scene.store.used_bytes),
     _gauge("store_max_bytes", "Bytes that the store may use (store.max_size).", lambda scene: scene.store.max_bytes),
     _gauge(
-        "store_volume_free_bytes", "Bytes free on the volume that the store is on.", lambda scene: scene.volume_free
+        "store_volume_free_bytes",
+        "Bytes free on the volume that the store is on; absent if that is a database.",
+        lambda scene: scene.volume_free,
     ),
     _gauge("store_full", "1 while new webhooks are answered 507.", lambda scene: scene.store.full),
     _histogram(

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Protocol
 
 from holdfast.core.circuit import Change
+from holdfast.core.fleet import Role
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId
 from holdfast.core.tally import Tally
@@ -52,6 +53,8 @@ class Condition(Protocol):
     """The process as a whole."""
 
     started_at: int
+    role: Role | None
+    """What this replica does; None where there is only this one."""
     tally: Tally
     counting: Callable[[], Awaitable[None]]
     """Brings the tally up to date, where another process counts a part of it: before anyone reads it."""
@@ -65,6 +68,10 @@ class Condition(Protocol):
     @property
     def store_trouble(self) -> str | None:
         """Why the store can't make progress, if it can't."""
+
+    @property
+    def store_away(self) -> bool:
+        """Whether the database can't be reached: what waits for it goes on when it is back."""
 
     @property
     def store_full(self) -> bool: ...

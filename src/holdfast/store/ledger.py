@@ -54,6 +54,9 @@ class Ledger(Asking):
     `on_failed` is told of the commit that failed, once. Where another process mints, `last_id` is set to its last one.
     """
 
+    away = False
+    """A disk that is not there any more is one that failed."""
+
     def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
         super().__init__(engine)
         self._rules = rules
