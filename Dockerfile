@@ -10,7 +10,7 @@ RUN pip install --no-cache-dir --disable-pip-version-check --constraint requirem
     && python -m venv --without-pip /opt/holdfast \
     && wheel="$(echo dist/holdfast-*.whl)" \
     && pip --python /opt/holdfast install --no-cache-dir --disable-pip-version-check --only-binary :all: \
-        --constraint requirements.lock "${wheel}[fast,ed25519]"
+        --constraint requirements.lock "${wheel}[fast,ed25519,postgres]"
 
 FROM python:3.11.14-slim-bookworm
 LABEL org.opencontainers.image.title="holdfast" \

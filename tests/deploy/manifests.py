@@ -1,6 +1,7 @@
 """The Kubernetes manifests as a cluster would get them: rendered by kustomize, then asked questions."""
 
 import re
+import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -15,7 +16,11 @@ from holdfast.config import Config, load
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
 SIDECARS = ("overlays/ephemeral", "overlays/durable")
 GATEWAY, ORPHAN = "overlays/gateway", "orphan-drain"
-EVERY = (*SIDECARS, GATEWAY, ORPHAN)
+FLEET, BY_ROLE, MIGRATE = "overlays/fleet", "overlays/fleet-by-role", "migrate"
+EVERY = (*SIDECARS, GATEWAY, ORPHAN, FLEET, BY_ROLE, MIGRATE)
+REPLICAS = (f"{FLEET}:holdfast-fleet", f"{BY_ROLE}:holdfast-fleet-ingest", f"{BY_ROLE}:holdfast-fleet-deliver")
+"""Where a folder has several workloads, the name of the one that is meant stands behind it."""
+CONFIGURED = (*SIDECARS, GATEWAY, ORPHAN, *REPLICAS)
 UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
 
 Object = dict[str, Any]
@@ -38,7 +43,10 @@ def size(text: str) -> int:
 
 @dataclass
 class Overlay:
+    """All that a folder renders to, and one of its workloads, by name if there are several."""
+
     objects: list[Object]
+    name: str | None = None
 
     def all(self, kind: str) -> list[Object]:
         return [each for each in self.objects if each["kind"] == kind]
@@ -53,8 +61,14 @@ class Overlay:
 
     @property
     def workload(self) -> Object:
-        (found,) = [each for each in self.objects if "template" in each.get("spec", {})]
+        workloads = [each for each in self.objects if "template" in each.get("spec", {})]
+        (found,) = [each for each in workloads if self.name in (None, each["metadata"]["name"])]
         return found
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of its pods."""
+        return dict(self.workload["spec"]["template"]["metadata"]["labels"])
 
     @property
     def pod(self) -> Object:
@@ -72,11 +86,19 @@ class Overlay:
     @property
     def toml(self) -> str:
         """The config in the ConfigMap that is mounted where HOLDFAST_CONFIG points."""
-        (variable,) = self.holdfast["env"]
-        file = PurePosixPath(variable["value"])
-        assert variable["name"] == "HOLDFAST_CONFIG"
+        file = PurePosixPath(self.environment["HOLDFAST_CONFIG"])
         config = self.named("ConfigMap", self.volume_at(file.parent)["configMap"]["name"])
         return str(config["data"][file.name])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What of it is not from a Secret."""
+        return {each["name"]: each["value"] for each in self.holdfast["env"] if "value" in each}
+
+    @property
+    def secret_environment(self) -> dict[str, Object]:
+        given = [each for each in self.holdfast["env"] if "valueFrom" in each]
+        return {each["name"]: each["valueFrom"]["secretKeyRef"] for each in given}
 
     def config(self, folder: Path) -> Config:
         """As `holdfast run` would build it in the container."""
@@ -93,4 +115,19 @@ class Overlay:
 
 
 def overlay(name: str) -> Overlay:
-    return Overlay([each for each in yaml.safe_load_all(rendered(KUBERNETES / name)) if each])
+    folder, _, workload = name.partition(":")
+    return Overlay([each for each in yaml.safe_load_all(rendered(KUBERNETES / folder)) if each], workload or None)
+
+
+def from_the_docs(page: str, name: str) -> str:
+    """A file that a page shows."""
+    text = (REPOSITORY / "docs" / page).read_text()
+    return text.partition(f"```yaml\n# {name}\n")[2].partition("```")[0]
+
+
+def own_overlay(folder: Path, **files: str) -> Overlay:
+    """One beside a copy of the manifests, as the docs have it: kustomize takes no absolute paths."""
+    shutil.copytree(KUBERNETES, folder / "holdfast/deploy/kubernetes")
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return Overlay([each for each in yaml.safe_load_all(rendered(folder)) if each])

@@ -1,15 +1,31 @@
 """The manifests: accepted by Kubernetes' own schemas, and true to the config, the image and each other."""
 
 import base64
-import shutil
+import itertools
 import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
 
-from deploy.dockerfile import REPOSITORY, stages
-from deploy.manifests import EVERY, GATEWAY, KUBERNETES, ORPHAN, SIDECARS, Overlay, overlay, rendered, size
+from deploy.dockerfile import stages
+from deploy.manifests import (
+    CONFIGURED,
+    EVERY,
+    FLEET,
+    GATEWAY,
+    KUBERNETES,
+    MIGRATE,
+    ORPHAN,
+    REPLICAS,
+    SIDECARS,
+    Overlay,
+    from_the_docs,
+    overlay,
+    own_overlay,
+    rendered,
+    size,
+)
 from deploy.tools import run, tool
 from harness import HOLDFAST, PATIENCE
 from holdfast.config import load
@@ -20,12 +36,17 @@ SHARE = 0.8
 AFTER_THE_DRAIN = 5
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=[*CONFIGURED, MIGRATE])
 def every(request: pytest.FixtureRequest) -> Overlay:
     return overlay(request.param)
 
 
-@pytest.fixture(params=[*SIDECARS, GATEWAY])
+@pytest.fixture(params=CONFIGURED)
+def configured(request: pytest.FixtureRequest) -> Overlay:
+    return overlay(request.param)
+
+
+@pytest.fixture(params=[*SIDECARS, GATEWAY, *REPLICAS])
 def running(request: pytest.FixtureRequest) -> Overlay:
     return overlay(request.param)
 
@@ -73,14 +94,16 @@ def test_probes_and_scrapers_come_to_the_probe_listener(running: Overlay, tmp_pa
     assert annotations["prometheus.io/port"] == str(probe.port)
 
 
-def test_a_pod_has_time_to_drain(every: Overlay, tmp_path: Path) -> None:
-    drain = every.config(tmp_path).drain.timeout / 1000
-    assert every.pod["terminationGracePeriodSeconds"] >= drain + AFTER_THE_DRAIN
+def test_a_pod_has_time_to_drain(configured: Overlay, tmp_path: Path) -> None:
+    drain = configured.config(tmp_path).drain.timeout / 1000
+    assert configured.pod["terminationGracePeriodSeconds"] >= drain + AFTER_THE_DRAIN
 
 
-def test_the_store_is_full_before_its_volume_is(running: Overlay, tmp_path: Path) -> None:
-    store = running.config(tmp_path).store
-    volume = running.volume_at(PurePosixPath(store.path))
+@pytest.mark.parametrize("name", [*SIDECARS, GATEWAY])
+def test_the_store_is_full_before_its_volume_is(name: str, tmp_path: Path) -> None:
+    embedded = overlay(name)
+    store = embedded.config(tmp_path).store
+    volume = embedded.volume_at(PurePosixPath(store.path))
     room = (
         volume["emptyDir"]["sizeLimit"] if "emptyDir" in volume else volume["spec"]["resources"]["requests"]["storage"]
     )
@@ -98,10 +121,10 @@ def test_each_overlay_keeps_its_store_where_it_says() -> None:
         assert each.workload["spec"]["serviceName"] == each.one("Service")["metadata"]["name"]
 
 
-def test_the_store_is_a_folder_that_holdfast_makes_itself(every: Overlay, tmp_path: Path) -> None:
+def test_the_store_is_a_folder_that_holdfast_makes_itself(configured: Overlay, tmp_path: Path) -> None:
     """A volume's own folder belongs to root, and can't be closed to others."""
-    mounts = [each["mountPath"] for each in every.holdfast["volumeMounts"]]
-    assert str(every.config(tmp_path).store.path.parent) in mounts
+    mounts = [each["mountPath"] for each in configured.holdfast["volumeMounts"]]
+    assert str(configured.config(tmp_path).store.path.parent) in mounts
 
 
 def test_every_container_is_locked_down(every: Overlay) -> None:
@@ -139,13 +162,14 @@ def test_the_control_socket_lies_in_a_folder_that_the_app_has_too(sidecar: Overl
 
 def check(each: Overlay, folder: Path, secrets: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """`holdfast check` of the config, with these secrets where it looks for them."""
+    given = {name: secrets[key["key"]] for name, key in each.secret_environment.items()}
     text = each.toml.replace("/run/secrets/holdfast", str(folder))
     (folder / "holdfast.toml").write_text(text)
     for name, value in secrets.items():
         (folder / name).write_text(value)
     return subprocess.run(
         [HOLDFAST, "check", str(folder / "holdfast.toml")],
-        env={"HOME": str(folder)},
+        env={"HOME": str(folder), **given},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -153,9 +177,13 @@ def check(each: Overlay, folder: Path, secrets: dict[str, str]) -> "subprocess.C
     )
 
 
-def test_holdfast_accepts_the_config(every: Overlay, tmp_path: Path) -> None:
-    secrets = {"billing": "whsec_" + base64.b64encode(bytes(32)).decode(), "token": "of-the-gateway"}
-    done = check(every, tmp_path, secrets)
+def test_holdfast_accepts_the_config(configured: Overlay, tmp_path: Path) -> None:
+    secrets = {
+        "billing": "whsec_" + base64.b64encode(bytes(32)).decode(),
+        "token": "of-the-gateway",
+        "url": "postgresql://holdfast:secret@db-1,db-2/holdfast",
+    }
+    done = check(configured, tmp_path, secrets)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -168,7 +196,8 @@ def test_holdfast_does_not_start_with_the_secrets_as_they_are_shipped(running: O
     done = check(running, tmp_path, shipped)
     assert done.returncode == 2
     wanted = {"billing": "routes.billing.sign: there is no secret", "token": "ingest.token_file: "}
-    assert all(wanted[name] in done.stderr for name in shipped)
+    # An empty url means none, which the role does not bear: tests/deploy/test_fleet.py.
+    assert all(wanted[name] in done.stderr for name in shipped if name != "url")
 
 
 def test_secrets_are_mounted_where_the_config_looks_for_them(running: Overlay) -> None:
@@ -198,29 +227,17 @@ def test_overlays_of_one_namespace_do_not_overwrite_each_other() -> None:
     def names(name: str) -> set[tuple[str, str]]:
         return {(each["kind"], each["metadata"]["name"]) for each in overlay(name).objects}
 
-    for sidecar in SIDECARS:
-        assert names(sidecar).isdisjoint(names(GATEWAY) | names(ORPHAN))
-    assert names(GATEWAY).isdisjoint(names(ORPHAN))
-
-
-def from_the_docs(name: str) -> str:
-    """A file that docs/kubernetes.md shows."""
-    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    return page.partition(f"```yaml\n# {name}\n")[2].partition("```")[0]
-
-
-def own_overlay(folder: Path, **files: str) -> Overlay:
-    """One beside a copy of the manifests, as the docs have it: kustomize takes no absolute paths."""
-    shutil.copytree(KUBERNETES, folder / "holdfast/deploy/kubernetes")
-    for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text)
-    return Overlay([each for each in yaml.safe_load_all(rendered(folder)) if each])
+    # The sidecars are each other's alternatives, as are both kinds of a fleet.
+    for one, other in itertools.combinations((GATEWAY, ORPHAN, FLEET, MIGRATE), 2):
+        assert names(one).isdisjoint(names(other))
+    for sidecar, other in itertools.product(SIDECARS, (GATEWAY, ORPHAN, FLEET, MIGRATE)):
+        assert names(sidecar).isdisjoint(names(other))
 
 
 def test_the_overlay_of_the_docs_puts_in_ones_own_image_config_and_keys(tmp_path: Path) -> None:
     own = own_overlay(
         tmp_path,
-        kustomization_yaml=from_the_docs("kustomization.yaml"),
+        kustomization_yaml=from_the_docs("kubernetes.md", "kustomization.yaml"),
         holdfast_toml="[drain]\ntimeout = '7s'\n",
         billing="whsec_own",
     )
@@ -233,10 +250,12 @@ def test_the_overlay_of_the_docs_puts_in_ones_own_image_config_and_keys(tmp_path
 
 
 def test_the_component_hands_over_to_the_gateway(tmp_path: Path) -> None:
-    own, gateway = own_overlay(tmp_path, kustomization_yaml=from_the_docs("with-handoff.yaml")), overlay(GATEWAY)
-    environ = {each["name"]: each["value"] for each in own.holdfast["env"]}
-    (tmp_path / "holdfast.toml").write_text(own.one("ConfigMap")["data"]["holdfast.toml"])
-    config = load(str(tmp_path / "holdfast.toml"), environ, {})
+    own, gateway = (
+        own_overlay(tmp_path, kustomization_yaml=from_the_docs("kubernetes.md", "with-handoff.yaml")),
+        overlay(GATEWAY),
+    )
+    (tmp_path / "holdfast.toml").write_text(own.toml)
+    config = load(str(tmp_path / "holdfast.toml"), own.environment, {})
     service = gateway.one("Service")
     assert str(config.drain.handoff) == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
     assert config.ingest.token_file == gateway.config(tmp_path).ingest.token_file
@@ -259,7 +278,9 @@ def test_the_patch_of_the_docs_makes_a_classic_sidecar(tmp_path: Path) -> None:
         "patches": [{"target": {"kind": "Deployment"}, "path": "classic.yaml"}],
     }
     own = own_overlay(
-        tmp_path, kustomization_yaml=yaml.safe_dump(kustomization), classic_yaml=from_the_docs("classic.yaml")
+        tmp_path,
+        kustomization_yaml=yaml.safe_dump(kustomization),
+        classic_yaml=from_the_docs("kubernetes.md", "classic.yaml"),
     )
     assert [each["name"] for each in own.pod["containers"]] == ["app", "holdfast"]
     assert "initContainers" not in own.pod

@@ -6,11 +6,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+import yaml
+
 from harness import PATIENCE, Gateway, Receiver, until
 from operate.scraping import scrape
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yml"
+FLEET = DEPLOY / "prometheus/fleet.yml"
 DASHBOARD = DEPLOY / "grafana/holdfast.json"
 OF_PROMETHEUS = {"up", "ALERTS"}
 SUFFIXES = ("_bucket", "_count", "_sum")
@@ -56,15 +60,18 @@ def test_promtool_accepts_a_real_scrape(gateway: Gateway, receiver: Receiver, pr
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_promtool_accepts_the_alerts(promtool: str) -> None:
-    done = run(promtool, "check", "rules", str(ALERTS))
+@pytest.mark.parametrize("rules", [ALERTS, FLEET], ids=lambda rules: rules.name)
+def test_promtool_accepts_the_rules(rules: Path, promtool: str) -> None:
+    done = run(promtool, "check", "rules", str(rules))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_alerts_fire_when_they_should(promtool: str, tmp_path: Path) -> None:
-    shutil.copy(ALERTS, tmp_path)
-    shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
-    done = run(promtool, "test", "rules", "alerts_test.yml", cwd=tmp_path)
+@pytest.mark.parametrize("rules", [ALERTS, FLEET], ids=lambda rules: rules.name)
+def test_the_rules_tell_what_they_should(rules: Path, promtool: str, tmp_path: Path) -> None:
+    cases = Path(__file__).with_name(f"{rules.stem}_test.yml")
+    shutil.copy(rules, tmp_path)
+    shutil.copy(cases, tmp_path)
+    done = run(promtool, "test", "rules", cases.name, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -74,6 +81,11 @@ def test_the_alerts_name_only_metrics_that_are_there(gateway: Gateway) -> None:
     assert len(found) == text.count("- alert:") == text.count("summary:") == text.count("severity:")
     assert all(metrics_in(expression) for expression in found)
     assert set().union(*map(metrics_in, found)) <= known_metrics(gateway)
+
+
+def test_what_a_fleet_is_scaled_by_names_only_metrics_that_are_there(gateway: Gateway) -> None:
+    (rule,) = queries(yaml.safe_load(FLEET.read_text()))
+    assert {"holdfast_waiting_messages"} < metrics_in(rule) <= known_metrics(gateway)
 
 
 def test_the_dashboard_names_only_metrics_that_are_there(gateway: Gateway) -> None:
