@@ -92,23 +92,15 @@ def _read_lanes(connection: Connection, lanes: Sequence[_Lane], terms: Terms) ->
         if lane.ask.lane not in found:
             continue
         try:
-            lane.record = read_lane(*found[lane.ask.lane], terms=terms)
+            lane.record = read_lane(found[lane.ask.lane], terms)
         except CorruptRecord:
             text = f"the record of lane {lane.ask.lane} can't be read: its circuit starts anew"
             lane.broken.append((bytes(16), text))
 
 
-def read_lane(
-    host: str,
-    spell: int,
-    record: bytes,
-    most: int | None,
-    streak: int | None,
-    hold_until: int | None,
-    run: int | None,
-    terms: Terms,
-) -> LaneRecord:
-    """A lane with its host's limit, from their rows."""
+def read_lane(row: Sequence[Any], terms: Terms) -> LaneRecord:
+    """A lane with its host's limit, from their rows; a host without one has no limit of its own yet."""
+    host, spell, record, most, streak, hold_until, run = row
     limits = host_of(host, most or 0, streak or 0, hold_until or 0, terms.run if run is None else run, terms)
     return rows.lane_record(record, spell, limits.limit, terms.run, limits.hold_until)
 

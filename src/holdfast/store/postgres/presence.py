@@ -101,7 +101,7 @@ def renew(connection: Connection, terms: Terms, lease: int, since: int) -> Beat:
     records = []
     for row in found:
         try:
-            records.append(read_lane(*row, terms=terms))
+            records.append(read_lane(row, terms))
         except CorruptRecord:
             continue  # Whoever surveys it tells of it.
     delivers = bool(mine[0])
