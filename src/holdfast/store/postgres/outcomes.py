@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.lane import Lane
 from holdfast.core.message import Attempt, Entry, MessageId
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
@@ -50,7 +49,7 @@ def record(connection: Connection, operations: Sequence[Operation], terms: Terms
         _keep_attempts(connection, group)
         group.counts.write(connection, terms.writer)
     if lanes:
-        bench.lock(connection, {lane.key: lane.host.name for lane in lanes})
+        bench.lock(connection, lanes)
     results = [_judge(operation, group, bench) for operation in operations]
     with connection.pipeline():
         if lanes:
@@ -203,11 +202,15 @@ def _keep_attempts(connection: Connection, group: _Group) -> None:
         )
 
 
-def _lanes_of(group: _Group) -> list[Lane]:
-    """The lanes whose circuits are to be judged or written."""
-    saved: list[Lane] = [save.lane for save in group.of(SaveLane)]
-    ended = [each for kind in (Deliver, Fail) for each in group.of(kind) if each.entry.message.id in group.mine]
-    return saved + [each.lane for each in ended if each.lane is not None]
+def _lanes_of(group: _Group) -> dict[str, str]:
+    """The lanes whose circuits are to be judged or written, with their hosts."""
+    lanes: dict[str, str] = {save.lane.key: save.lane.host.name for save in group.of(SaveLane)}
+    for kind in (Deliver, Fail):
+        for each in group.of(kind):
+            message = each.entry.message
+            if message.id in group.mine and (each.report is not None or each.lane is not None):
+                lanes[message.lane] = message.host
+    return lanes
 
 
 def _judge(operation: Operation, group: _Group, bench: Bench) -> Any:
@@ -224,6 +227,6 @@ def _judge(operation: Operation, group: _Group, bench: Bench) -> Any:
         return None
     if not is_mine:
         return Verdict(None, fenced=True)
-    assert operation.lane is not None
-    change = bench.judge(operation.lane.key, operation.report)
-    return Verdict(bench.record(operation.lane.key), change)
+    lane = operation.entry.message.lane
+    change = bench.judge(lane, operation.report)
+    return Verdict(bench.record(lane), change)

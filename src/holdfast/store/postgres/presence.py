@@ -57,9 +57,7 @@ def register(connection: Connection, name: str, delivers: bool, now: int, lease:
     )
     stored = connection.execute("SELECT value FROM meta WHERE name = %s FOR UPDATE", (_RUN,)).fetchone()
     run = int.from_bytes(one(stored), "big")
-    others = connection.execute(
-        "SELECT count(*) FROM replicas WHERE delivers AND lease_until >= %s", (now,)
-    ).fetchone()
+    others = connection.execute("SELECT count(*) FROM replicas WHERE delivers AND lease_until >= %s", (now,)).fetchone()
     if delivers and not one(others):
         run = max(now, run + 1)
         connection.execute("UPDATE meta SET value = %s WHERE name = %s", (run.to_bytes(8, "big"), _RUN))

@@ -91,6 +91,7 @@ class PostgresStore:
         self._lease_until = 0
         self._connected_since = 0
         self._seen_until = 0
+        self._spells: dict[str, int] = {}
         self._hints = False
         self._room = accepting.Room()
         self._lanes: set[str] = set()
@@ -189,9 +190,7 @@ class PostgresStore:
     async def _join(self) -> None:
         """Register under a new number."""
         now = self._clock.now()
-        register = partial(
-            presence.register, name=_own_name(), delivers=self._delivers, now=now, lease=self._lease
-        )
+        register = partial(presence.register, name=_own_name(), delivers=self._delivers, now=now, lease=self._lease)
         try:
             await self.prepare()
         except StoreUnusable as error:
@@ -229,9 +228,7 @@ class PostgresStore:
     async def _beat(self) -> None:
         now = self._clock.now()
         terms = self._terms(0)
-        beat = await self._presence.run(
-            partial(presence.renew, terms=terms, lease=self._lease, since=self._seen_until)
-        )
+        beat = await self._presence.run(partial(presence.renew, terms=terms, lease=self._lease, since=self._seen_until))
         if self.away:
             self._connected_since = now
             self._hints = self._threaded and await self._presence.run(presence.can_listen)
@@ -241,9 +238,10 @@ class PostgresStore:
             return
         self._lease_until = now + self._lease
         self._take(beat, now)
-        while await self._presence.run(
-            partial(presence.reap, terms=terms, connected_since=self._connected_since)
-        ) >= presence.FREED_AT_ONCE:
+        while (
+            await self._presence.run(partial(presence.reap, terms=terms, connected_since=self._connected_since))
+            >= presence.FREED_AT_ONCE
+        ):
             pass
         self._beats += 1
         if self._beats % MEASURE_EVERY == 1:
@@ -255,8 +253,11 @@ class PostgresStore:
         assert beat.crew is not None
         self._member = Member(self._member.number, beat.run)
         self.on_time(beat.time)
+        spells = {record.key: record.circuit.spell for record in beat.changed}
         for record in beat.changed:
-            self.on_lane(record)
+            if self._spells.get(record.key) != record.circuit.spell:
+                self.on_lane(record)
+        self._spells = spells
         self._seen_until = now
         if beat.crew != self._crew:
             self._crew = beat.crew
