@@ -9,6 +9,7 @@ accepting    new messages
 judging      what outcomes do to circuits and hosts
 outcomes     what the ends of attempts change
 claiming     which messages this replica takes
+choosing     which messages an operator means
 sweeping     what changes many messages at once
 showing      what operators are told
 presence     leases, and what replicas tell one another
