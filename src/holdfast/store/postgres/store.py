@@ -40,6 +40,7 @@ from holdfast.store.postgres import accepting, claiming, counting, outcomes, pre
 from holdfast.store.postgres.channel import TRY_AGAIN_AFTER, Channel
 from holdfast.store.postgres.connection import Connection, Line, Work
 from holdfast.store.postgres.presence import Beat, Member
+from holdfast.store.postgres.showing import Faults
 from holdfast.store.postgres.sweeping import SWEEPS
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.room import WATERMARK
@@ -394,38 +395,51 @@ class PostgresStore:
                     self._goes_away(away)
             await trio.sleep(TRY_AGAIN_AFTER)
 
-    async def _show(self, work: Work[Result]) -> Result:
-        return await self._shows.run(_reading(work))
+    async def _show(self, ask: Callable[[Connection, Faults], Result]) -> Result:
+        """For operators; records that can't be read are told of once."""
+        faults: Faults = []
+        result = await self._shows.run(_reading(lambda connection: ask(connection, faults)))
+        for table, key, what in faults:
+            if (table, key) not in self._told and len(self._told) < FAULTS_TOLD:
+                self._told.add((table, key))
+                self.on_broken(table, key, what)
+        return result
 
     async def story(self, id: MessageId) -> Story | None:
-        return await self._show(lambda connection: showing.story(connection, id, self._faults))
+        return await self._show(lambda connection, faults: showing.story(connection, id, faults))
 
     async def stories(
         self, state: State | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]:
-        return await self._show(lambda connection: showing.stories(connection, state, lane, after, limit))
+        return await self._show(
+            lambda connection, faults: showing.stories(connection, state, lane, after, limit, faults)
+        )
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
-        return await self._show(lambda connection: showing.dead(connection, select, limit))
+        return await self._show(lambda connection, faults: showing.dead(connection, select, limit, faults))
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-        return await self._show(lambda connection: showing.waiting(connection, after, limit))
+        return await self._show(lambda connection, faults: showing.waiting(connection, after, limit, faults))
 
     async def circuit(self, key: str) -> CircuitView | None:
         terms = self._terms(0)
-        return await self._show(lambda connection: showing.circuit(connection, key, terms))
+        return await self._show(lambda connection, faults: showing.circuit(connection, key, terms, faults))
 
     async def circuits(
         self, state: CircuitState | None, after: str | None, limit: int
     ) -> tuple[list[CircuitView], str | None]:
         terms = self._terms(0)
-        return await self._show(lambda connection: showing.circuits(connection, state, after, limit, terms))
+        return await self._show(
+            lambda connection, faults: showing.circuits(connection, state, after, limit, terms, faults)
+        )
 
     async def statistics(self) -> StoreStatistics:
         """As of now; while the database is away as they last were."""
         terms = self._terms(0)
         try:
-            self._statistics = await self._show(lambda connection: showing.statistics(connection, terms, self.path))
+            self._statistics = await self._show(
+                lambda connection, faults: showing.statistics(connection, terms, self.path)
+            )
         except StoreAway:
             if self._statistics is None:
                 return _nothing_known(self.path, self._max_size)
