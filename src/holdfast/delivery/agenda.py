@@ -88,10 +88,8 @@ class AgendaKeeper:
         self._read_at = NEVER
         skip = self._skip(now)
         self._reading = True
-        try:
-            agenda = await self._store.agenda(now, room, skip)
-        finally:
-            self._reading = False
+        agenda = await self._store.agenda(now, room, skip)
+        self._reading = False
         self._read_at = min(self._read_at, agenda.next or NEVER, min(self._snoozed.values(), default=NEVER))
         if skip.met_live:
             self._look_at(now + SNOOZE)

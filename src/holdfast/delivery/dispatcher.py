@@ -268,10 +268,7 @@ class Dispatcher:
         """Sleep until something is due, or somebody calls."""
         if self._reader.wanted:
             self._called.set()
-        await self._rest_until(min(self._agenda.next_at, self._pause_ends()))
-
-    async def _rest_until(self, moment: int) -> None:
-        self._rests_until = moment
+        moment = self._rests_until = min(self._agenda.next_at, self._pause_ends())
         deadline = self._clock.deadline(moment) if moment < NEVER else float("inf")
         with trio.CancelScope(deadline=deadline):
             await self._called.wait()

@@ -3,15 +3,14 @@ recorded by and for as long as its lease lasts; circuits and limits are the stor
 told. Hints may get lost: the agenda is looked at with every beat.
 """
 
-from collections import defaultdict
+from collections import Counter
 
 from holdfast.clock import Clock
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitState
-from holdfast.core.errors import StoreAway
 from holdfast.core.fleet import Crew, has_more
 from holdfast.core.lane import LOW_WATER, Lane
-from holdfast.core.message import Entry, ErrorKind, Kind, Message, MessageId
+from holdfast.core.message import Entry, ErrorKind, Kind, Message
 from holdfast.core.outcome import Outcome, of_error
 from holdfast.delivery.agenda import NEVER, AgendaKeeper, Skip
 from holdfast.delivery.courier import Courier
@@ -50,9 +49,8 @@ class FleetDispatcher(Dispatcher):
         clock: Clock,
     ) -> None:
         super().__init__(store, board, roster, courier, settling, clock)
-        self._is_away = False
         self._may_begin = True
-        self._promised: defaultdict[str, list[MessageId]] = defaultdict(list)
+        self._promised: Counter[str] = Counter()
         self.on_back = self.on_crew = _nothing
         self._reader.give_back = self._give_back
         store.on_offer = self.offered
@@ -71,24 +69,24 @@ class FleetDispatcher(Dispatcher):
             return False
         lane = self._roster.find(message.lane)
         has_room = self._roster.has_share(message.host) if lane is None else self._has_room(lane)
-        if has_room:
-            self._promised[message.lane].append(message.id)
+        self._promised[message.lane] += has_room
         return has_room
 
     def accepted(self, message: Message, active: bool) -> None:
         self._fence = self._store.number
-        # Messages are told of in the order of their ids: one before this that was not came to nothing.
-        promised = [id for id in self._promised.pop(message.lane, ()) if id > message.id]
-        if promised:
-            self._promised[message.lane] = promised
         super().accepted(message, active)
 
+    def committed(self, earliest_wake: int) -> None:
+        self._promised.clear()  # a group is offered as a whole, and told of before the next one is
+        super().committed(earliest_wake)
+
     def changed(self, record: LaneRecord) -> None:
-        """Another replica changed a circuit."""
+        """Another replica changed a circuit. If it is not in memory the agenda names it, once there is something to do;
+        if it is, this may be known already: a change is told of more than once.
+        """
         lane = self._roster.find(record.key)
-        if lane is not None:
+        if lane is not None and lane.hydrated and lane.circuit.spell != record.circuit.spell:
             self._take_over(lane, record)
-        if lane is not None or record.circuit.state is CircuitState.ENABLED:
             self.revive(record.key, record.host)
 
     def called(self, key: str) -> None:
@@ -214,30 +212,24 @@ class FleetDispatcher(Dispatcher):
         if entries:
             self._shelve(lane, [entry.message for entry in entries])
 
+    def _shelve(self, lane: Lane, messages: list[Message]) -> None:
+        """They are this replica's until that is written: until then no read may bring them back to memory."""
+        for message in messages:
+            self._roster.hold(lane, message)
+        super()._shelve(lane, messages)
+
     def _shelved(self, lane: Lane, messages: list[Message]) -> None:
+        for message in messages:
+            self._roster.release(lane, message)
         lane.stale = True  # where they stand, and who has them by now, only a read can say
 
     def _has_room(self, lane: Lane) -> bool:
         if lane.more_fresh or lane.shelving or (lane.hydrated and not lane.enabled):
             return False
-        limit, held = lane.host.limit, len(lane.fresh) + len(self._promised.get(lane.key, ()))
+        limit, held = lane.host.limit, len(lane.fresh) + self._promised[lane.key]
         return limit > 0 and held < 2 * limit + LOW_WATER and self._roster.bytes_held < BYTES_IN_MEMORY
 
-    # -- the lease, and a store that may be away ----------------------------------------------------------------------
-
-    async def _look_around(self) -> None:
-        try:
-            await super()._look_around()
-            self._is_away = False
-        except StoreAway:
-            self._is_away = True
-
-    async def _rest(self) -> None:
-        """What a store that is away was asked for is asked for again with the next beat."""
-        if self._is_away:
-            await self._rest_until(NEVER)
-        else:
-            await super()._rest()
+    # -- the lease ---------------------------------------------------------------------------------------------------
 
     def _pump(self, now: int) -> None:
         self._may_begin = self._store.may_begin(now)
