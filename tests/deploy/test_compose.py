@@ -1,4 +1,4 @@
-"""The compose file: accepted by its schema, true to the image, and its three parts work together."""
+"""The compose files: accepted by their schema, true to the image, and the parts of the example work together."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from deploy.dockerfile import REPOSITORY, stages
@@ -19,16 +20,17 @@ from holdfast.config import load
 from ports import refusing_port
 
 FOLDER = REPOSITORY / "deploy" / "compose"
-COMPOSE = FOLDER / "compose.yaml"
+COMPOSE, FLEET = FOLDER / "compose.yaml", FOLDER / "fleet.yaml"
 AFTER_THE_DRAIN = 5
 
 
-def services() -> dict[str, Any]:
-    return dict(yaml.safe_load(COMPOSE.read_text())["services"])
+def services(file: Path = COMPOSE) -> dict[str, Any]:
+    return dict(yaml.safe_load(file.read_text())["services"])
 
 
-def test_it_is_a_compose_file() -> None:
-    done = run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", COMPOSE)
+@pytest.mark.parametrize("file", [COMPOSE, FLEET], ids=lambda file: file.name)
+def test_it_is_a_compose_file(file: Path) -> None:
+    done = run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -44,7 +46,8 @@ def test_it_runs_the_image_as_the_dockerfile_means_it() -> None:
 
 
 def test_everything_in_it_is_locked_down() -> None:
-    for each in services().values():
+    added = services(FLEET)
+    for each in (*services().values(), added["database"], added["replica"]):
         assert each["read_only"] is True
         assert each["cap_drop"] == ["ALL"]
         assert each["security_opt"] == ["no-new-privileges:true"]
@@ -55,6 +58,29 @@ def test_a_stop_has_time_to_drain() -> None:
     grace = re.fullmatch(r"(\d+)s", services()["holdfast"]["stop_grace_period"])
     assert grace is not None
     assert int(grace[1]) >= drain.timeout / 1000 + AFTER_THE_DRAIN
+
+
+def test_the_second_replica_of_a_fleet_is_like_the_first() -> None:
+    """But for its own volume, and that its page is not published."""
+    added = services(FLEET)
+    first = services()["holdfast"]
+    first["environment"] |= added["holdfast"]["environment"]
+    del first["build"], first["ports"]
+    second = added["replica"]
+    assert second.pop("volumes") == [each.replace("store:", "replica:") for each in first.pop("volumes")]
+    assert second == {**first, "depends_on": added["holdfast"]["depends_on"]}
+
+
+def test_a_fleet_s_replicas_know_the_database() -> None:
+    added = services(FLEET)
+    database = added["database"]
+    config = load(str(FOLDER / "holdfast.toml"), {"HOME": "/", **added["replica"]["environment"]}, {})
+    assert config.store.url is not None
+    user, password = (database["environment"][f"POSTGRES_{name}"] for name in ("USER", "PASSWORD"))
+    # Without POSTGRES_DB the image names the database after the user.
+    assert config.store.url.whole == f"postgresql://{user}:{password}@database/{user}"
+    assert added["replica"]["depends_on"] == {"database": {"condition": "service_healthy"}}
+    assert f"--username={user}" in database["healthcheck"]["test"]
 
 
 @contextmanager
