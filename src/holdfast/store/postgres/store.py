@@ -375,9 +375,12 @@ class PostgresStore:
     async def survey(self, asks: Sequence[Ask]) -> list[View]:
         views: list[View] = []
         for start in range(0, len(asks), LANES_A_SURVEY):
-            some = asks[start : start + LANES_A_SURVEY]
-            views += await self._patiently(lambda connection: claiming.survey(connection, some, self._terms(1)))
+            views += await self._patiently(partial(self._survey, asks[start : start + LANES_A_SURVEY]))
         return views
+
+    def _survey(self, asks: Sequence[Ask], connection: Connection) -> list[View]:
+        """Under the number that this replica has when it comes to it."""
+        return claiming.survey(connection, asks, self._terms(1))
 
     async def agenda(self, now: int, limit: int, skip: Container[str]) -> Agenda:
         return await self._patiently(_reading(lambda connection: claiming.agenda(connection, now, limit, skip)))
