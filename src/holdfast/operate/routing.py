@@ -63,9 +63,6 @@ async def _answered(handler: Handler, call: Call) -> Response | StreamingRespons
     except CommitFailed as error:
         detail = f"The disk failed ({error}), and the gateway ends; what was asked for may or may not be done."
         raise problem(503, "store-failed", detail) from error
-    except StoreAway as error:
-        detail = f"The database is away ({error}); what was asked for may or may not be done. Ask again."
-        raise problem(503, "store-away", detail) from error
 
 
 def _match(pattern: list[str], segments: list[str]) -> str | None:
