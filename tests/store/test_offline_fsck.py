@@ -56,7 +56,7 @@ def findings(store: Populated) -> list[Finding]:
 
 def repair(store: Populated) -> Repaired:
     with store.offline() as offline:
-        return offline.repair(NOW)
+        return offline.repair()
 
 
 def tables(store: Populated) -> dict[Table, list[tuple[bytes, bytes]]]:

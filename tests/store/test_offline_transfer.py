@@ -52,7 +52,7 @@ def take(store: Populated, lines: list[bytes]) -> tuple[Imported, list[tuple[int
     bad: list[tuple[int, str]] = []
     check_header(lines[0])
     with store.offline() as offline:
-        done = offline.take(lines[1:], NOW, lambda number, what: bad.append((number, what)))
+        done = offline.take(lines[1:], lambda number, what: bad.append((number, what)))
         assert list(offline.check()) == []
     return done, bad
 
@@ -176,7 +176,7 @@ def test_an_interrupted_import_is_completed_by_repeating_it(
         raise KeyboardInterrupt
 
     with empty.offline() as offline, raises(KeyboardInterrupt):
-        offline.take(torn(), NOW, lambda number, what: None)
+        offline.take(torn(), lambda number, what: None)
     some = tables(empty)[Table.MESSAGES]
     assert 0 < len(some) < 15
     done, _ = take(empty, exported)
@@ -329,7 +329,7 @@ def test_a_store_that_is_too_small_says_so_and_takes_the_rest_later(
     ]
     small = OfflineStore(LmdbEngine(empty.folder, 8 << 20), RULES)
     with small, raises(StoreFull, match="max_size"):
-        small.take(lines, NOW, lambda number, what: None)
+        small.take(lines, lambda number, what: None)
     some = len(tables(empty)[Table.MESSAGES])
     assert 0 < some < 29
     done, bad = take(empty, [exported[0], *lines])

@@ -102,19 +102,19 @@ COMMANDS = {
     ),
     "fsck": Command(
         "offline:fsck",
-        "check a stopped store, and mend it",
+        "check a stopped store or a database, and mend it",
         "holdfast fsck",
         "holdfast fsck --repair",
     ),
     "export": Command(
         "offline:export",
-        "write a stopped store as JSON lines, with nothing redacted",
+        "write a stopped store or a database as JSON lines, with nothing redacted",
         "holdfast export backup.jsonl",
         "holdfast export - | gzip > backup.jsonl.gz",
     ),
     "import": Command(
         "offline:take",
-        "read an export into a stopped or new store",
+        "read an export into a stopped or new store, or into a database",
         "holdfast import backup.jsonl",
         "gunzip < backup.jsonl.gz | holdfast import -",
     ),

@@ -1,4 +1,6 @@
-"""`holdfast fsck`, `export`, `import` and `compact`: what is done to an embedded store while no gateway has it."""
+"""`holdfast fsck`, `export`, `import` and `compact`: what is done to a store while no gateway has it, or to a database
+while a fleet does.
+"""
 
 import argparse
 import json
@@ -14,18 +16,20 @@ from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.cli.text import clean, count, human_size
 from holdfast.cli.times import wall_clock
-from holdfast.config import Config
+from holdfast.config import Config, ConfigError
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.core.schedule import RetryRules
 from holdfast.store.offline import (
     Finding,
     Imported,
+    Maintained,
     NotAnExport,
     OfflineStore,
     Repaired,
     StoreRules,
     check_header,
+    open_database,
     open_store,
     written_beside,
 )
@@ -35,10 +39,6 @@ DISK_FAILED = 4
 STANDARD = "-"
 """As FILE: the standard input or output."""
 
-_INSTEAD = {
-    "compact": "; PostgreSQL gives room back by itself (autovacuum)",
-    "fsck": "; PostgreSQL has its own tools (pg_amcheck)",
-}
 _PLURALS = {"circuit": "circuits", "message": "messages", "delivered": "delivered", "key": "keys"}
 
 
@@ -47,13 +47,14 @@ def fsck(arguments: list[str]) -> int:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="rebuild indexes from the messages, and move what can't be read to a file beside the store",
+        help="rebuild indexes from the messages, and move what can't be read to a file beside the store; in a database"
+        " set right what is counted",
     )
     options = parser.parse_args(arguments)
     with _opened(options) as store:
         found = _tell_findings(store, options.json)
         if options.repair and found:
-            _tell_repaired(store.repair(_now()), options.json)
+            _tell_repaired(store.repair(), options.json)
             found = _tell_findings(store, options.json)
     if not options.json:
         print("the store is clean" if not found else _advice(found, options.repair))
@@ -91,7 +92,7 @@ def take(arguments: list[str]) -> int:
         print(f"holdfast: {clean(f'{options.file}: line {number}: {what}')}", file=sys.stderr)
 
     with _source(options.file) as lines, _opened(options, create=True) as store:
-        done = store.take(lines, _now(), bad_line)
+        done = store.take(lines, bad_line)
     document = {**asdict(done), "added": dict(done.added), "skipped": dict(done.skipped)}
     print(json.dumps(document) if options.json else _imported(done))
     if not done.complete:
@@ -101,7 +102,13 @@ def take(arguments: list[str]) -> int:
 
 def compact(arguments: list[str]) -> int:
     options = _parser("compact").parse_args(arguments)
-    with _opened(options) as store:
+    config = load_config(options.config)
+    if config.store.url is not None:
+        what = (
+            "compact is for the embedded store, and store.url is set; PostgreSQL gives room back by itself (autovacuum)"
+        )
+        raise Failure(what, status=MISUSED)
+    with _faults_told(), _open_embedded(config) as store:
         before, after = store.compact()
     document = {"before": before, "after": after}
     print(json.dumps(document) if options.json else f"{human_size(before)} before, {human_size(after)} after")
@@ -113,22 +120,38 @@ def compact(arguments: list[str]) -> int:
 
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = command_parser(name)
-    parser.set_defaults(command=name)
     add_json(parser)
     add_config(parser)
     return parser
 
 
 @contextmanager
-def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[OfflineStore]:
-    """The config's store, held until the end; what goes wrong with it ends the command with one line."""
+def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[Maintained]:
+    """The config's store until the end: an embedded one is held, a database shared with its fleet."""
     config = load_config(options.config)
-    if config.store.url is not None:
-        instead = _INSTEAD.get(options.command, "")
-        raise Failure(f"{options.command} is for the embedded store, and store.url is set{instead}", status=MISUSED)
+    url = config.store.url
+    with _faults_told(), ExitStack() as stack:
+        if url is None:
+            yield stack.enter_context(_open_embedded(config, create=create))
+        else:
+            # It knows much more than databases, which no embedded store should wait for.
+            from holdfast.credentials import judge_database
+
+            judge_database(url)
+            yield stack.enter_context(open_database(url.whole, config.store.max_size, _rules(config), create=create))
+
+
+def _open_embedded(config: Config, *, create: bool = False) -> OfflineStore:
+    return open_store(config.store.path, config.store.max_size, _rules(config), create=create)
+
+
+@contextmanager
+def _faults_told() -> Iterator[None]:
+    """What goes wrong with a store ends the command with one line."""
     try:
-        with open_store(config.store.path, config.store.max_size, _rules(config), create=create) as store:
-            yield store
+        yield
+    except ConfigError as error:
+        raise Failure(*map(str, error.faults), status=MISUSED) from error
     except StoreUnusable as error:
         raise Failure(str(error), status=UNUSABLE) from error
     except CommitFailed as error:
@@ -183,7 +206,7 @@ def _write(file: IO[bytes], lines: Iterator[bytes]) -> int:
     return number
 
 
-def _tell_findings(store: OfflineStore, as_json: bool) -> int:
+def _tell_findings(store: Maintained, as_json: bool) -> int:
     found = 0
     for found, finding in enumerate(store.check(), 1):  # noqa: B007
         print(json.dumps(finding._asdict()) if as_json else clean(f"{finding.kind} {finding.id}: {finding.what}"))

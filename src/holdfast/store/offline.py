@@ -1,6 +1,7 @@
 """What is done to a stopped store, as the commands call it: check and repair, export and import, compact.
 
-Whoever opens a store here holds its lock like a gateway, so neither can run beside the other.
+Whoever opens a store here holds its lock like a gateway, so neither can run beside the other. A database is not held:
+all but compact works on it while a fleet does, see postgres/maintenance.py.
 
 walking.py   every row, in bounded transactions
 sound.py     whether one row can be read
@@ -12,7 +13,9 @@ export.py, restore.py  out, and in again; files.py writes files that are whole a
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.core.errors import StoreUnusable
 from holdfast.store.export import export_lines
@@ -28,14 +31,29 @@ __all__ = [
     "CannotWrite",
     "Finding",
     "Imported",
+    "Maintained",
     "NotAnExport",
     "OfflineStore",
     "Repaired",
     "StoreRules",
     "check_header",
+    "open_database",
     "open_store",
     "written_beside",
 ]
+
+
+class Maintained(Protocol):
+    """What the commands ask of a store, whatever engine it is on."""
+
+    def check(self) -> Iterator[Finding]: ...
+
+    def repair(self) -> Repaired: ...
+
+    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]: ...
+
+    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        """Import the lines that follow a good header."""
 
 
 class OfflineStore:
@@ -54,15 +72,14 @@ class OfflineStore:
     def check(self) -> Iterator[Finding]:
         return check(self._engine, self._rules)
 
-    def repair(self, now: int) -> Repaired:
-        return Repair(self._engine, self._rules, now).run()
+    def repair(self) -> Repaired:
+        return Repair(self._engine, self._rules, self._rules.run).run()
 
     def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
         return export_lines(self._engine, left_out)
 
-    def take(self, lines: Iterable[bytes], now: int, bad_line: Callable[[int, str], None]) -> Imported:
-        """Import the lines that follow a good header."""
-        return Import(self._engine, self._rules, now, bad_line).run(lines)
+    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        return Import(self._engine, self._rules, self._rules.run, bad_line).run(lines)
 
     def compact(self) -> tuple[int, int]:
         """Rewrite the data file without free pages. Returns its size before and after."""
@@ -78,3 +95,13 @@ def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool =
     if not there and not create:
         raise StoreUnusable(f"there is no store in {folder}")
     return OfflineStore(LmdbEngine(folder, max_size), rules)
+
+
+def open_database(
+    url: str, max_size: int, rules: StoreRules, *, create: bool = False
+) -> AbstractContextManager[Maintained]:
+    """The same of a database; raises StoreAway if it can't be reached."""
+    # Only where it is wanted: its driver is an extra.
+    from holdfast.store.postgres import maintenance
+
+    return maintenance.open_database(url, max_size, rules, create=create)

@@ -26,7 +26,7 @@ CONNECT_WITHIN = 3
 TRIES = 20
 """Of a transaction that others got in the way of."""
 
-_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected)
+IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected)
 _AWAY = (
     psycopg.OperationalError,  # includes all of class 57 and what libpq itself meets
     psycopg.InterfaceError,
@@ -95,7 +95,7 @@ class Line:
         for _ in range(TRIES):
             try:
                 return self._once(work)
-            except _IN_THE_WAY:
+            except IN_THE_WAY:
                 continue
         raise StoreAway("the database's transactions are in each other's way")
 
@@ -110,7 +110,7 @@ class Line:
                     connection.close()  # Whoever waited for this has given up, and uses another one.
                 elif not connection.closed and connection.info.transaction_status:
                     connection.rollback()
-        except _IN_THE_WAY:
+        except IN_THE_WAY:
             raise
         except _AWAY as error:
             self._drop(connection)

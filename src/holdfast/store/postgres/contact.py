@@ -25,14 +25,14 @@ _REFUSED = re.compile(
 
 def make_contact(url: str) -> int:
     """Make the tables if need be; the database's time. Raises StoreUnusable, or StoreAway for what may pass."""
-    with _connected(url) as connection:
+    with connected(url) as connection:
         bring_up_to_date(connection)
         return database_time(connection)
 
 
 def migrate(url: str) -> tuple[int, int]:
     """Make every step that is missing, contracting ones too; the version before and after. Raises as above."""
-    with _connected(url) as connection:
+    with connected(url) as connection:
         return bring_up_to_date(connection, contract=True)
 
 
@@ -46,7 +46,7 @@ def fault_of(url: str) -> str | None:
 
 
 @contextmanager
-def _connected(url: str) -> Iterator[Connection]:
+def connected(url: str) -> Iterator[Connection]:
     try:
         connection = connect(url, "start")
         try:

@@ -47,12 +47,23 @@ class Counts:
         counts[_column(before)] -= 1
         counts[_column(after)] += 1
 
+    def less(self, host: str, lane: str, sums: Iterable[int]) -> None:
+        """Take away what is counted already."""
+        counts = self._of.setdefault((host, lane), [0, 0, 0, 0])
+        for column, number in enumerate(sums):
+            counts[column] -= number
+
+    @property
+    def changes(self) -> dict[tuple[str, str], Sums]:
+        """What there is to write, by host and lane."""
+        return {key: Sums(*counts) for key, counts in sorted(self._of.items()) if any(counts)}
+
     @property
     def bytes(self) -> int:
         return sum(counts[3] for counts in self._of.values())
 
     def write(self, connection: Connection, writer: int) -> None:
-        changed = [(*key, *counts) for key, counts in sorted(self._of.items()) if any(counts)]
+        changed = [(*key, *counts) for key, counts in self.changes.items()]
         if not changed:
             return
         columns = [list(column) for column in zip(*changed, strict=True)]

@@ -141,7 +141,7 @@ def bring_up_to_date(connection: psycopg.Connection, *, contract: bool = False) 
     """Make the steps that are missing, on a connection outside of a transaction; the version before and after. Raises
     StoreUnusable if the tables are of a later version that this one can't work with.
     """
-    before = _version(connection)
+    before = version(connection)
     if before > VERSION:
         raise StoreUnusable(f"the tables are of version {before}, and this holdfast knows {VERSION}: use a newer one")
     missing = [step for step in STEPS if step.version > before and (contract or not step.contracts)]
@@ -156,7 +156,7 @@ def bring_up_to_date(connection: psycopg.Connection, *, contract: bool = False) 
         for step in missing:
             if step.version not in made:
                 _make(connection, step)
-    return before, _version(connection)
+    return before, version(connection)
 
 
 def _make(connection: psycopg.Connection, step: Step) -> None:
@@ -171,7 +171,7 @@ def _make(connection: psycopg.Connection, step: Step) -> None:
     connection.execute("INSERT INTO versions (version) VALUES (%s)", (step.version,))
 
 
-def _version(connection: psycopg.Connection) -> int:
+def version(connection: psycopg.Connection) -> int:
     """The last step that was made; 0 if none was."""
     found = connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.versions",)).fetchone()
     if found is None or found[0] is None:

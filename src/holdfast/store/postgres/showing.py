@@ -139,7 +139,7 @@ def _stories(
     with connection.pipeline():
         stored = connection.execute(_STORED, (whole, ids))
         delivered = connection.execute("SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])", (ids,))
-        attempts = _attempts(connection, ids, faults)
+        attempts = attempts_of(connection, ids, faults)
         told = {}
         for row in stored.fetchall():
             try:
@@ -162,10 +162,10 @@ def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     state = choosing.state_of(columns[0], place.retry, circuit)
     if state is not State.DEAD:
         return Story(message, size, state, place, None, None, attempts)
-    return Story(message, size, state, place, _reason(reason), place.due, attempts)
+    return Story(message, size, state, place, reason_of(reason), place.due, attempts)
 
 
-def _reason(number: int | None) -> DeadReason:
+def reason_of(number: int | None) -> DeadReason:
     if number is None or not 0 <= number < len(REASONS):
         raise CorruptRecord("it is dead, and nothing tells why")
     return REASONS[number]
@@ -177,7 +177,7 @@ def _delivered(id: MessageId, record: bytes, attempts: list[Attempt]) -> Story:
     return Story(message, size, State.DELIVERED, None, None, finished_at, [*attempts, last])
 
 
-def _attempts(connection: Connection, ids: Sequence[MessageId], faults: Faults) -> dict[MessageId, list[Attempt]]:
+def attempts_of(connection: Connection, ids: Sequence[MessageId], faults: Faults) -> dict[MessageId, list[Attempt]]:
     """The failed attempts of some messages, all that can be read."""
     found: dict[MessageId, list[Attempt]] = {}
     for id, number, record, answer in connection.execute(
