@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -22,6 +23,7 @@ from holdfast.core.fleet import Role
 from holdfast.core.tally import Tally
 from holdfast.credentials import Credentials, read_credentials
 from holdfast.delivery.egress import Guard
+from holdfast.delivery.fleet.elsewhere import NoDelivery
 from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.delivery.ways import Ways, WaySettings
@@ -45,7 +47,16 @@ from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
 from holdfast.reloading import changed, files_read, merge
 from holdfast.split.parent import IngestProcess
-from holdfast.telling import tell_end, tell_failure, tell_handed_over, tell_jump, tell_oddities, tell_ready, tell_start
+from holdfast.telling import (
+    tell_away,
+    tell_end,
+    tell_failure,
+    tell_handed_over,
+    tell_jump,
+    tell_oddities,
+    tell_ready,
+    tell_start,
+)
 from holdfast.watching import Watch
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
@@ -63,7 +74,7 @@ def main(config: Config, load: Callable[[], Config], file: Path | None, role: Ro
         credentials = read_credentials(config, os.environ)
         group = group_number(config.listen.control_group)
         opened = open_store(config, role)
-        gateway = Gateway(config, role, opened, credentials, group, load, file)
+        gateway = Gateway(config, opened, credentials, group, load, file)
     except ConfigError as error:
         for fault in error.faults:
             print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
@@ -86,7 +97,6 @@ class Gateway:
     def __init__(
         self,
         config: Config,
-        role: Role,
         opened: Opened,
         credentials: Credentials,
         group: int | None,
@@ -94,8 +104,8 @@ class Gateway:
         file: Path | None,
     ) -> None:
         self._config = config
-        self._role = role
         self._opened = opened
+        self._role = opened.role or Role.ALL
         self._load = load
         self._watch = Watch(lambda: files_read(self._config, file))
         self._credentials = credentials
@@ -118,19 +128,10 @@ class Gateway:
             max_idle=room_for(config).idle,
             idle_timeout=KEPT_ALIVE,
         )
-        chance = secrets.SystemRandom().random
         self._news = News(self._clock)
-        self._delivery = Delivery(
-            config,
-            self._store,
-            self._transport,
-            self._clock,
-            chance,
-            opened.run,
-            self._news,
-            self._tally,
-            credentials.route_keys,
-        )
+        self._delivery = self._open_delivery()
+        if opened.shared is not None:
+            opened.shared.on_away = partial(tell_away, self._news)
         self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role)
         self._notifier = Notifier(os.environ)
         self._drain_ends: float | None = None
@@ -145,7 +146,8 @@ class Gateway:
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
-            operators.start_soon(watch_clock, self._clock, tell_jump)
+            if self._opened.ledger is not None:
+                operators.start_soon(watch_clock, self._clock, tell_jump)
             operators.start_soon(self._notifier.keep_watch, lambda: self._lifecycle.store_trouble)
             operators.start_soon(self._news.run)
             async with trio.open_nursery() as listening:
@@ -162,7 +164,7 @@ class Gateway:
         with suppress(FileNotFoundError):
             self._config.listen.control.unlink()
         if self._store.failed is not None:
-            return EXIT_COMMIT
+            return EXIT_STORE if isinstance(self._store.failed.__cause__, StoreUnusable) else EXIT_COMMIT
         return EXIT_INGEST if self._intake.lost.is_set() else EXIT_OK
 
     async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
@@ -184,6 +186,23 @@ class Gateway:
             await self._serve_ingest(listeners, asked_to_stop)
             delivery.cancel_scope.cancel()
         await self._hand_over()
+
+    def _open_delivery(self) -> Delivery | NoDelivery:
+        shared = self._opened.shared
+        if shared is not None and not self._role.delivers:
+            return NoDelivery(shared, self._clock, self._tally, self._news)
+        return Delivery(
+            self._config,
+            self._store,
+            self._transport,
+            self._clock,
+            secrets.SystemRandom().random,
+            self._opened.run,
+            self._news,
+            self._tally,
+            self._credentials.route_keys,
+            shared=shared is not None,
+        )
 
     async def _deliver(self, *, task_status: trio.TaskStatus[None]) -> None:
         """A failed store ends the gateway by way of ingest, so that requests that wait for a commit get an answer."""

@@ -2,10 +2,11 @@
 
 Within a run, time is the wall clock at start plus the boot-time clock since, which counts suspend: jumps of the wall
 clock are not followed. At start a wall clock behind the last stored time continues from the stored one; one ahead is
-believed.
+believed. Replicas that share a database go by that one's clock instead.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +14,10 @@ import trio
 
 LONGEST_SLEEP = 60_000
 """trio's clock stands still while a machine is suspended: nobody sleeps longer without looking at the time."""
+
+
+ANSWERS_KEPT = 10
+"""Of a database that was asked for its time, so that one that took long does not count."""
 
 
 class Clock(Protocol):
@@ -53,6 +58,27 @@ class BootClock:
 
     def deadline(self, moment: int) -> float:
         return trio.current_time() + min(moment - self.now(), LONGEST_SLEEP) / 1000
+
+
+class SharedClock(BootClock):
+    """The time of a database that replicas share: this machine's boot-time clock, set by what the database says.
+
+    It never goes back: where it is found to be ahead it stands still.
+    """
+
+    def __init__(self, wall: Callable[[], int] = _wall_time, boot: Callable[[], int] = _boot_time) -> None:
+        super().__init__(0, wall, boot)
+        self._heard: deque[int] = deque(maxlen=ANSWERS_KEPT)
+        self._latest = 0
+
+    def follow(self, moment: int) -> None:
+        """The database said what time it was. An answer comes late, never early: of some the latest is the best."""
+        self._heard.append(moment - self._boot())
+        self.offset = max(self._heard)
+
+    def now(self) -> int:
+        self._latest = max(self._latest, super().now())
+        return self._latest
 
 
 class FollowingClock:

@@ -1,4 +1,5 @@
-"""What the config only names: the token, signing secrets, certificates, authorities and the proxy's password.
+"""What the config only names: the token, signing secrets, certificates, authorities, the proxy's password, and what a
+database's URL needs to be understood.
 
 Read together at start, at a reload and by `holdfast check`, so that every fault is told at once. Nothing here is ever
 stored, logged or shown.
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import Config, ConfigError, Fault
+from holdfast.config import Config, ConfigError, DatabaseUrl, Fault
 from holdfast.core.errors import SecretMissing
 from holdfast.delivery.service import RouteKeys
 from holdfast.delivery.signing import Signer
@@ -51,6 +52,9 @@ def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
                 certificates[name] = ClientCertificate(name, route.client_cert_file, route.client_key_file)
     with _gathered(faults, "delivery.ca_file"):
         contexts = Contexts(config.delivery.ca_file, certificates)
+    if config.store.url is not None:
+        with _gathered(faults, "store.url"):
+            judge_database(config.store.url)
     if faults or contexts is None:
         raise ConfigError(faults)
     return Credentials(token, authorization, RouteKeys(signers, certificates), contexts)
@@ -64,6 +68,18 @@ def _gathered(faults: list[Fault], key: str) -> Iterator[None]:
         faults.extend(error.faults)
     except (SecretMissing, UnusableFile) as error:
         faults.append(Fault(key, str(error)))
+
+
+def judge_database(url: DatabaseUrl) -> None:
+    """Raises a ConfigError if the driver is missing, or does not understand an option of the URL."""
+    try:
+        from holdfast.store.postgres.contact import fault_of
+    except ImportError as error:
+        missing = f'needs the extra "postgres" ({error})'
+        raise ConfigError([Fault("store.url", missing, 'with holdfast installed as "holdfast[postgres]"')]) from error
+    unknown = fault_of(url.whole)
+    if unknown is not None:
+        raise ConfigError([Fault("store.url", unknown)])
 
 
 def _read_login(path: Path) -> bytes:

@@ -76,7 +76,7 @@ class Lifecycle:
     def store_trouble(self) -> str | None:
         if self._store.failed is not None:
             return f"a commit failed: {self._store.failed}"
-        if self._store.commit_age > STUCK_AFTER:
+        if self._store.commit_age > STUCK_AFTER and not self._store.away:
             return f"a commit has been under way for {self._store.commit_age:.0f} s"
         return None
 

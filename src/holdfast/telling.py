@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast import __version__
 from holdfast.config import Address, Config
-from holdfast.core.errors import CommitFailed
+from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.fleet import Role
 from holdfast.core.message import masked_lane
 from holdfast.credentials import Credentials
@@ -20,6 +20,7 @@ from holdfast.delivery.handoff import HandedOver
 from holdfast.delivery.signing import STRONG
 from holdfast.descriptors import room_for
 from holdfast.log import event
+from holdfast.news import News
 from holdfast.opening import Opened
 from holdfast.store.port import Store
 
@@ -38,6 +39,9 @@ def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None
     event(_logger, logging.INFO, "start", version=__version__, store=opened.place, **role)
     if opened.clock.behind:
         event(_logger, logging.WARNING, "clock_behind", seconds=opened.clock.behind / 1000)
+    if config.store.url is not None and (config.store.path / "data.mdb").exists() and not config.store.spool:
+        detail = "nothing of the embedded store in store.path is delivered while store.url is set"
+        event(_logger, logging.WARNING, "store_left_behind", path=str(config.store.path), detail=detail)
     tell_oddities(config, credentials)
 
 
@@ -78,6 +82,14 @@ def tell_failure(error: CommitFailed) -> None:
     event(_logger, logging.CRITICAL, "store_failed", detail=str(error))
 
 
+def tell_away(news: News, reason: StoreAway | None) -> None:
+    """The database went away, or is back."""
+    if reason is None:
+        news.tell(logging.INFO, "store_back")
+    else:
+        news.tell(logging.WARNING, "store_away", detail=str(reason))
+
+
 def tell_handed_over(to: Address, handed: HandedOver) -> None:
     """What the other side has, and why it has not the rest of what it was offered."""
     level = logging.WARNING if handed.left else logging.INFO
@@ -89,12 +101,9 @@ async def tell_end(ledger: Store, handed: HandedOver) -> None:
     """How many wait on disk and how many were handed over, by host; the hosts with most first."""
     store = await ledger.statistics()
     waiting: dict[str, int] = {}
-    after: str | None = None
-    while store.waiting:
-        page, after = await ledger.circuits(None, after, 1_000)
-        waiting |= {masked_lane(view.record.key): view.waiting for view in page if view.waiting}
-        if after is None:
-            break
+    # A database that is away can't say by host.
+    with suppress(StoreAway):
+        waiting = await _waiting_by_host(ledger) if store.waiting else {}
     most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
     told: dict[str, Any] = {
         "waiting": store.waiting,
@@ -105,6 +114,16 @@ async def tell_end(ledger: Store, handed: HandedOver) -> None:
     }
     event(_logger, logging.INFO, "exit", **told)
     leave_word(TERMINATION_LOG, told)
+
+
+async def _waiting_by_host(store: Store) -> dict[str, int]:
+    waiting: dict[str, int] = {}
+    after: str | None = None
+    while True:
+        page, after = await store.circuits(None, after, 1_000)
+        waiting |= {masked_lane(view.record.key): view.waiting for view in page if view.waiting}
+        if after is None:
+            return waiting
 
 
 def leave_word(file: Path, told: Mapping[str, int | dict[str, int]]) -> None:

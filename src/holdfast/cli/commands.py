@@ -123,6 +123,11 @@ COMMANDS = {
         "rewrite a stopped store's file without free pages",
         "holdfast compact",
     ),
+    "migrate": Command(
+        "migrate:migrate",
+        "bring the tables of a shared database to this version",
+        "holdfast migrate --config /etc/holdfast.toml",
+    ),
     "completions": Command(
         "completions:completions",
         "print what makes a shell complete these commands",

@@ -6,6 +6,9 @@ REFUSED = 1
 MISUSED = 2
 """Wrong usage, or a bad config."""
 
+UNUSABLE = 3
+"""The store can't be used here: none is there, a process has it, it lets nobody in, or it is another version's."""
+
 
 class Failure(Exception):
     """Ends the command: each line goes to stderr, then the process exits with `status`."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.cli.failure import MISUSED, Failure
+from holdfast.cli.failure import MISUSED, UNUSABLE, Failure
 from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.cli.text import clean, count, human_size
@@ -29,9 +29,6 @@ from holdfast.store.offline import (
     open_store,
     written_beside,
 )
-
-UNUSABLE = 3
-"""The store can't be opened here: none is there, a process has it, or it is another version's."""
 
 DISK_FAILED = 4
 

@@ -69,7 +69,7 @@ class Dispatcher:
 
     def accepted(self, message: Message, active: bool) -> None:
         """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
-        self._count(message)
+        self._settling.tell_accepted(message, self._clock.now())
         lane = self._roster.enlist(message.lane, message.host)
         if not active:
             self._reader.note_queued(lane, message)
@@ -79,14 +79,6 @@ class Dispatcher:
         else:
             self._shelve(lane, [message])
         self._changed[lane] = None
-
-    def _count(self, message: Message) -> None:
-        tally, news = self._settling.tally, self._settling.news
-        tally.accepted += 1
-        tally.accepted_lately.add(self._clock.now())  # one that was handed over came now, whenever it was accepted
-        if news.has_listeners:
-            id, target = id_text(message.id), message.masked_target
-            news.show("accepted", message=id, host=message.host, target=target, route=message.route)
 
     def committed(self, earliest_wake: int) -> None:
         """A group is on disk, and everything in it was told: each lane that it changed is looked at once."""

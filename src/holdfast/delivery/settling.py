@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from holdfast.core.board import Start
 from holdfast.core.circuit import Change, CircuitRules
 from holdfast.core.lane import Lane
-from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, id_text, masked_lane
+from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, Message, id_text, masked_lane
 from holdfast.core.outcome import Outcome
 from holdfast.core.redaction import without_secrets
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
 from holdfast.core.tally import Tally
 from holdfast.core.times import rfc3339
 from holdfast.news import News
-from holdfast.store.port import Deliver, Fail, Operation
+from holdfast.store.port import Deliver, Fail, LaneRecord, Operation
 
 
 class Settlement(NamedTuple):
@@ -29,17 +29,49 @@ class Settlement(NamedTuple):
     change: Change | None
 
 
-class Settling:
+class Telling:
+    """Counts what happened, and tells it."""
+
+    def __init__(self, tally: Tally, news: News) -> None:
+        self.tally = tally
+        self.news = news
+
+    def tell_accepted(self, message: Message, now: int) -> None:
+        """Now: one that was handed over came now, whenever it was accepted."""
+        self.tally.accepted += 1
+        self.tally.accepted_lately.add(now)
+        if self.news.has_listeners:
+            id, target = id_text(message.id), message.masked_target
+            self.news.show("accepted", message=id, host=message.host, target=target, route=message.route)
+
+    def tell_change(self, lane: Lane | LaneRecord, change: Change) -> None:
+        circuit = lane.circuit
+        if change.reason is not None:
+            self.tally.trips[change.reason] += 1
+        self.news.tell(
+            logging.WARNING if change.reason else logging.INFO,
+            "circuit_changed",
+            host=masked_lane(lane.key),
+            before=change.before,
+            after=change.after,
+            rule=change.event,
+            reason=change.reason,
+            consecutive_failures=circuit.consecutive_failures,
+            window_attempts=circuit.window.attempts,
+            window_failures=circuit.window.failures,
+        )
+
+
+class Settling(Telling):
     """Turns outcomes into settlements. `chance` gives numbers from 0 up to 1 for the jitter."""
 
     def __init__(
         self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], tally: Tally, news: News
     ) -> None:
+        super().__init__(tally, news)
         self.circuit_rules = circuit
         self._retry = retry
         self._chance = chance
-        self.tally = tally
-        self.news = news
 
     def configure(self, circuit: CircuitRules, retry: RetryRules) -> None:
         self.circuit_rules = circuit
@@ -125,23 +157,6 @@ class Settling:
         about: dict[str, Any] = {"host": message.host, "target": message.masked_target}
         about |= {"reason": step.reason, "attempts": attempt.number}
         self.news.tell(logging.ERROR, "message_dead", message=id_text(message.id), **about)
-
-    def tell_change(self, lane: Lane, change: Change) -> None:
-        circuit = lane.circuit
-        if change.reason is not None:
-            self.tally.trips[change.reason] += 1
-        self.news.tell(
-            logging.WARNING if change.reason else logging.INFO,
-            "circuit_changed",
-            host=masked_lane(lane.key),
-            before=change.before,
-            after=change.after,
-            rule=change.event,
-            reason=change.reason,
-            consecutive_failures=circuit.consecutive_failures,
-            window_attempts=circuit.window.attempts,
-            window_failures=circuit.window.failures,
-        )
 
 
 def due_of(step: RetryAt | Dead | None) -> int | None:

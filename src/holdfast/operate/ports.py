@@ -42,7 +42,7 @@ class Deliveries(Protocol):
     def slow_start(self, key: str, host: str) -> None:
         """Messages of this lane were replayed: read it again, and approach its host carefully."""
 
-    def revive(self, key: str, host: str | None = None) -> Lane:
+    def revive(self, key: str, host: str | None = None) -> object:
         """Something of this lane changed on disk: read it again."""
 
     def withdraw(self, ids: Container[MessageId], lanes: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ room.py     the watermark; shares.py what each host holds
 migration.py  a store of an older version becomes one of this
 reads.py    what is asked of the tables
 lmdb.py     the tables in LMDB; the only place that knows it; residence.py keeps its pages out of our memory
+folder.py   the folder of a gateway: private, and one process's at a time
 memory.py   the tables in memory, for tests in virtual time
 ledger.py   the one writer: collects operations, commits a group, tells the waiters; writer_thread.py its thread
 asking.py   the ledger's other half: questions, each a short read transaction

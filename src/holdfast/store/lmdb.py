@@ -1,4 +1,4 @@
-"""The tables in LMDB: the only module that knows it. Everything about files, locks and sizes of the store is here.
+"""The tables in LMDB: the only module that knows it. Everything about files and sizes of the store is here.
 
 Hazards, each found by experiment: a write transaction has to begin, write and commit in one thread; a read
 transaction that is held makes the file grow without bound, so reads last milliseconds; a full disk shows only as
@@ -7,19 +7,19 @@ can't even delete, so the map has a reserve above `store.max_size`.
 """
 
 import errno
-import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
-from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreInUse, StoreUnusable
+from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreUnusable
 from holdfast.store.files import open_private, sync_folder
+from holdfast.store.folder import make_folder, take_folder
 from holdfast.store.migration import migrate
 from holdfast.store.residence import Residence
 from holdfast.store.tables import DUPLICATES, Fault, Room, Table, Transaction
@@ -53,8 +53,9 @@ class LmdbEngine:
         self._max_size = max_size
         self._extended = 0
         with ExitStack() as undo:
-            lock = _take_folder(folder)
-            undo.callback(os.close, lock)
+            make_folder(folder)
+            _refuse_network(folder)
+            undo.callback(os.close, take_folder(folder))
             data = folder / "data.mdb"
             try:
                 if not data.exists():
@@ -256,43 +257,6 @@ class Write:
             raise StoreFull("the store's map is full") from error
         if isinstance(error, lmdb.Error):
             raise CommitFailed(str(error)) from error
-
-
-def _take_folder(folder: Path) -> int:
-    """Create the folder for us alone and hold its lock: a second process must not even open the files."""
-    try:
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in made:
-            sync_folder(path.parent)
-        _refuse_network(folder)
-        _close_to_others(folder)
-        lock = os.open(folder / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
-    # For this moment only, a lock of the other kind: whoever finds the folder taken also finds the taker's number.
-    fcntl.lockf(lock, fcntl.LOCK_EX)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise StoreInUse(f"{folder} is in use by process {owner}") from error
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        fcntl.lockf(lock, fcntl.LOCK_UN)
-    except OSError as error:
-        os.close(lock)
-        raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
-    return lock
-
-
-def _close_to_others(folder: Path) -> None:
-    """A folder that was made beforehand is often open to everyone. One that holds something is left as it is."""
-    if not any(path.name != "lost+found" for path in folder.iterdir()):
-        with suppress(PermissionError):
-            folder.chmod(0o700)
 
 
 def _refuse_network(folder: Path) -> None:

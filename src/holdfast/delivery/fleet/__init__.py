@@ -5,4 +5,5 @@ reader.py      reads claim what they return, and what is claimed is kept or give
 roster.py      lanes are views of the store's, and hosts have this replica's part of their limits
 settling.py    outcomes are reported, and judged by the store
 upkeep.py      one replica sweeps for all
+elsewhere.py   in a replica that delivers nothing
 """

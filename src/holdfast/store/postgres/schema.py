@@ -137,15 +137,9 @@ STEPS = (
 )
 
 
-def migrate(url: str) -> tuple[int, int]:
-    """Make every step that is missing, contracting ones too. Returns the version before and after."""
-    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
-        return bring_up_to_date(connection, contract=True)
-
-
 def bring_up_to_date(connection: psycopg.Connection, *, contract: bool = False) -> tuple[int, int]:
-    """Make the steps that are missing, on a connection outside of a transaction. Raises StoreUnusable if the tables are
-    of a later version that this one can't work with.
+    """Make the steps that are missing, on a connection outside of a transaction; the version before and after. Raises
+    StoreUnusable if the tables are of a later version that this one can't work with.
     """
     before = _version(connection)
     if before > VERSION:

@@ -104,6 +104,7 @@ class PostgresStore:
         self._accepting = Channel(self._accept, group_size, self._tell_accepts, patient=False)
         self._writing = Channel(self._write, _writes_size, self._tell, patient=True)
         self.away = True
+        self._trouble = ""
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
         self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
@@ -112,7 +113,7 @@ class PostgresStore:
         self.on_broken: Callable[[str, str, str], None] = lambda table, key, what: None
         self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
         self.on_failed: Callable[[CommitFailed], None] = lambda error: None
-        self.on_away: Callable[[StoreAway], None] = lambda error: None
+        self.on_away: Callable[[StoreAway | None], None] = lambda reason: None
         self.on_time: Callable[[int], None] = lambda database_time: None
         self.on_lane: Callable[[LaneRecord], None] = lambda record: None
         self.on_call: Callable[[str], None] = lambda lane: None
@@ -147,7 +148,8 @@ class PostgresStore:
                     await self._join()
                 except StoreAway as away:
                     self._goes_away(away)
-                task_status.started()
+                finally:
+                    task_status.started()
                 nursery.start_soon(self._accepting.run)
                 nursery.start_soon(self._writing.run)
                 nursery.start_soon(self._keep_alive)
@@ -175,6 +177,9 @@ class PostgresStore:
                 await self._presence.run(partial(presence.leave, terms=terms))
             except StoreError as error:
                 _logger.warning("the lease was not given back: %s", error)
+        self.close()
+
+    def close(self) -> None:
         for line in (self._accepts, self._writes, self._claims, self._shows, self._presence):
             line.close()
 
@@ -273,12 +278,13 @@ class PostgresStore:
         await self._join()
 
     def _goes_away(self, error: StoreAway) -> None:
-        if not self.away:
+        if not self.away or str(error) != self._trouble:
             self.on_away(error)
-        self.away = True
+        self.away, self._trouble = True, str(error)
 
     def _comes_back(self) -> None:
         self.away = False
+        self.on_away(None)
         self.on_back()
 
     # -- writing -----------------------------------------------------------------------------------------------------
