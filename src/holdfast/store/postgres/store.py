@@ -85,9 +85,10 @@ class PostgresStore:
         self._delivers = delivers
         self._threaded = threaded
         self._lease, self._renew_every = lease, renew_every
-        self._accepts, self._writes, self._claims, self._shows, self._presence = (
-            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status", "presence")
+        self._accepts, self._writes, self._claims, self._shows = (
+            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status")
         )
+        self._presence = Line(url, "presence", threaded=threaded, listens=True)
         self._member = Member(0, rules.run)
         self._lease_until = 0
         self._connected_since = 0
@@ -284,7 +285,9 @@ class PostgresStore:
 
     def _comes_back(self) -> None:
         self.away = False
-        self.on_away(None)
+        if self._trouble:
+            self._trouble = ""
+            self.on_away(None)
         self.on_back()
 
     # -- writing -----------------------------------------------------------------------------------------------------
