@@ -62,8 +62,8 @@ class Line:
 
         After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew.
         """
+        await trio.lowlevel.checkpoint()  # Whoever calls it over and over can be cancelled here alone.
         if not self._threaded:
-            await trio.lowlevel.checkpoint()
             return self._attempt(work)
         with trio.CancelScope(shield=within is None, deadline=_deadline(within)) as scope:
             return await trio.to_thread.run_sync(
