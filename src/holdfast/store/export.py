@@ -4,7 +4,7 @@ What can't be read is left out and told; `holdfast fsck --repair` sorts such a s
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Standing
@@ -19,18 +19,26 @@ from holdfast.store.walking import walk
 
 def export_lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
     """The whole store, line by line; `left_out` hears of each record that is not among them."""
+    return framed(_lines(engine, left_out))
+
+
+def framed(found: Iterable[Line]) -> Iterator[bytes]:
+    """Lines between the one that says what they are and the one that tells how many."""
     count = 1
     yield _encoded(lines.HEADER)
+    for line in found:
+        count += 1
+        yield _encoded(line)
+    yield _encoded({"kind": "end", "lines": count})
+
+
+def _lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[Line]:
     for table in _SHAPES:
         for transaction, (key, value) in walk(engine, table):
             try:
-                line = _line(transaction, table, key, value)
+                yield _line(transaction, table, key, value)
             except (*UNREADABLE, OverflowError) as error:
                 left_out(Finding(NAMES[table], name_of(table, key, value), str(error)))
-                continue
-            count += 1
-            yield _encoded(line)
-    yield _encoded({"kind": "end", "lines": count})
 
 
 def _line(transaction: Transaction, table: Table, key: bytes, value: bytes) -> Line:

@@ -7,7 +7,7 @@ sound.py     whether one row can be read
 standing.py  which index entries a message has
 fsck.py      what is wrong
 repair.py    mends it; clues.py finds lost places, aside.py keeps what was taken out
-lines.py     how an export looks
+lines.py     how an export looks; taking.py reads it line by line
 export.py, restore.py  out, and in again; files.py writes files that are whole and private
 """
 
@@ -20,7 +20,8 @@ from holdfast.store.files import CannotWrite, written_beside
 from holdfast.store.fsck import Finding, check
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.repair import Repair, Repaired
-from holdfast.store.restore import Import, Imported, NotAnExport, check_header
+from holdfast.store.restore import Import
+from holdfast.store.taking import Imported, NotAnExport, check_header
 from holdfast.store.work import StoreRules
 
 __all__ = [

@@ -5,43 +5,26 @@ A line is encoded before its batch is written: one that can't be is reported wit
 stored.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from holdfast.core.errors import HoldfastError, StoreFull
+from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, MessageId, Standing
 from holdfast.store import keys, lines, records
 from holdfast.store.keys import Use
 from holdfast.store.lines import Line
 from holdfast.store.records import lane_key, numbered, stamp
 from holdfast.store.room import RoomKeeper
-from holdfast.store.sound import UNREADABLE, check_attempt, check_lane, check_message, check_moments
+from holdfast.store.sound import check_attempt, check_lane, check_message, check_moments
 from holdfast.store.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.summaries import summarise
 from holdfast.store.tables import Engine, Table, Transaction
-from holdfast.store.walking import BATCH, put_row
+from holdfast.store.taking import Imported, batches
+from holdfast.store.walking import put_row
 from holdfast.store.work import Group, StoreRules, Work
 
-BATCH_BYTES = 4 << 20
 NEVER_BEFORE = -1
-
-_BAD = (*UNREADABLE, AttributeError, OverflowError, RecursionError)
-
-
-class NotAnExport(HoldfastError):
-    """The file as a whole can't be imported."""
-
-
-@dataclass(slots=True)
-class Imported:
-    """What an import did, by kind of line. `skipped` was there already; a `complete` file has all of its lines."""
-
-    added: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    bad: int = 0
-    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -85,31 +68,9 @@ class Import:
 
     def run(self, source: Iterable[bytes]) -> Imported:
         """Take the lines after the header."""
-        batch: list[Piece] = []
-        size = 0
-        for piece in self._pieces(source):
-            batch.append(piece)
-            size += piece.size
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
-                self._write(batch, size)
-                batch, size = [], 0
-        self._write(batch, size)
+        for batch, size in batches(source, _READERS, self.done, self._bad_line):
+            self._write(batch, size)
         return self.done
-
-    def _pieces(self, source: Iterable[bytes]) -> Iterator[Piece]:
-        for before, text in enumerate(source, 1):
-            try:
-                line = json.loads(text)
-                if line["kind"] == "end":
-                    self.done.complete = line["lines"] == before
-                    continue
-                piece = _READERS[line["kind"]](line)
-            except _BAD as error:
-                self.done.bad += 1
-                what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
-                self._bad_line(before + 1, what)
-            else:
-                yield piece
 
     def _write(self, batch: list[Piece], size: int) -> None:
         """One transaction. Counted only when it is on disk."""
@@ -153,19 +114,6 @@ def _add(work: Work, piece: Piece) -> None:
         keys.remember(work.transaction, *piece.use, work.rules.idempotency)
     if piece.lane:
         work.touched.add(piece.lane)
-
-
-def check_header(text: bytes) -> None:
-    """The first line says what the others are, and since which version of holdfast."""
-    try:
-        header = json.loads(text)
-        version = header["version"] if header["format"] == lines.HEADER["format"] else None
-    except _BAD:
-        version = None
-    if type(version) is not int:
-        raise NotAnExport("this is no export of holdfast: its first line does not say so")
-    if version > lines.VERSION:
-        raise NotAnExport(f"the export has version {version}; this holdfast knows up to {lines.VERSION}")
 
 
 def _circuit(line: Line) -> Piece:
