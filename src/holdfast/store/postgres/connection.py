@@ -2,7 +2,7 @@
 
 A `Line` is used by one thread at a time and connects anew when it has to. Whatever the reason, a database that can't be
 reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
-What two transactions did to each other (a deadlock, a serialization failure) is tried again here. Anything else is a
+What two transactions did to each other (a deadlock, a serialization failure, the same row twice) is tried again here. Anything else is a
 fault of ours or of the tables, and CommitFailed.
 """
 
@@ -27,7 +27,7 @@ CONNECT_WITHIN = 3
 TRIES = 20
 """Of a transaction that others got in the way of."""
 
-_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected)
+_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 _AWAY = (
     psycopg.OperationalError,  # includes all of class 57 and what libpq itself meets
     psycopg.InterfaceError,
