@@ -2,8 +2,8 @@
 
 A `Line` is used by one thread at a time and connects anew when it has to. Whatever the reason, a database that can't be
 reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
-What two transactions did to each other (a deadlock, a serialization failure, the same row twice) is tried again here. Anything else is a
-fault of ours or of the tables, and CommitFailed.
+What two transactions did to each other (a deadlock, a serialization failure, the same row twice) is tried again here.
+Anything else is a fault of ours or of the tables, and CommitFailed.
 """
 
 import logging

@@ -24,7 +24,7 @@ def take(connection: Connection, page: Sequence[Moving], room: Room, lanes: set[
     """Results as those of an Accept. `lanes` are known to have their rows; those that get them are added."""
     arrivals = [_arrival(each) for each in page]
     look = Look(connection, arrivals, room, terms)
-    results = _judge(page, arrivals, look, _used(connection, page), terms)
+    results: list[Any] = [*_judge(page, arrivals, look, _used(connection, page), terms)]
     chosen = [index for index, result in enumerate(results) if result is None]
     accepting.take_keys(connection, _wanted([(page[index], arrivals[index]) for index in chosen], terms), terms)
     # Once more, with its key in hand: it may have come just now, by a connection that was taken for dead.
