@@ -66,10 +66,8 @@ class Line:
 
         After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew.
         """
-        # Before it begins, whoever asks may be told to stop; once it has begun it comes to its end.
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()  # Whoever calls it over and over can be cancelled here alone.
         if not self._threaded:
-            await trio.lowlevel.cancel_shielded_checkpoint()
             return self._attempt(work)
         with trio.CancelScope(shield=within is None, deadline=_deadline(within)) as scope:
             return await trio.to_thread.run_sync(
