@@ -50,14 +50,15 @@ class Spool:
 
     def __init__(self, database: Database, ledger: Ledger, rules: StoreRules, clock: Clock) -> None:
         self._database = database
-        self._ledger = ledger
+        self.ledger = ledger
         self._rules = rules
         self._clock = clock
         self._mover = Mover(ledger, database.take_in, self._arrived)
         self._hosts: Counter[str] = Counter()
         self._lanes: set[str] = set()
         self._held: list[Accept] | None = None
-        self._filled = trio.Event()
+        self._filled, self._emptied = trio.Event(), trio.Event()
+        self._emptied.set()
         self.since: int | None = None
         """When what is here began to come; None while nothing is."""
         self.on_accepted: Callable[[Message], None] = lambda message: None
@@ -71,25 +72,28 @@ class Spool:
 
     @property
     def full(self) -> bool:
-        return self._ledger.full
+        return self.ledger.full
 
     @property
     def failed(self) -> CommitFailed | None:
-        return self._ledger.failed
+        return self.ledger.failed
 
     @property
     def broken(self) -> trio.Event:
-        return self._ledger.broken
+        return self.ledger.broken
 
     def configure(self, rules: StoreRules) -> None:
         """Other numbers from the next group on."""
         self._rules = rules
-        self._ledger.configure(rules)
+        self.ledger.configure(rules)
+
+    async def wait_empty(self) -> None:
+        await self._emptied.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled; what is not moved by then stays on disk, for the next start."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._ledger.run)
+            await nursery.start(self.ledger.run)
             if self.failed is None:
                 await self._look()
                 nursery.start_soon(self._keep_moving)
@@ -114,16 +118,20 @@ class Spool:
             return
         message = operation.message
         self._hosts[message.host] += 1
-        self._ledger.last_id = max(self._ledger.last_id, message.id)
+        self.ledger.last_id = max(self.ledger.last_id, message.id)
         operation.done = _Spooled(self, message.host, operation.done)
-        self._ledger.submit(operation)
+        self.ledger.submit(operation)
 
     def is_here(self) -> None:
         """One more is on disk."""
         if self.since is None:
-            self.since = self._clock.now()
-            self.on_began(0)
+            self._begin(self._clock.now(), 0)
+
+    def _begin(self, since: int, found: int) -> None:
+        self.since = since
+        self._emptied = trio.Event()
         self._filled.set()
+        self.on_began(found)
 
     def is_not_here(self, host: str) -> None:
         """One has gone, or was not taken."""
@@ -133,20 +141,18 @@ class Spool:
 
     async def _look(self) -> None:
         """What an earlier run has left here."""
-        found = await self._ledger.statistics()
+        found = await self.ledger.statistics()
         if not found.waiting and not found.dead:
             return
         after: str | None = None
         while True:
-            page, after = await self._ledger.circuits(None, after, LANES_A_PAGE)
+            page, after = await self.ledger.circuits(None, after, LANES_A_PAGE)
             for view in page:
                 if view.waiting:
                     self._hosts[view.record.host] += view.waiting
             if after is None:
                 break
-        self.since = found.oldest_waiting_at or self._clock.now()
-        self.on_began(found.waiting + found.dead)
-        self._filled.set()
+        self._begin(found.oldest_waiting_at or self._clock.now(), found.waiting + found.dead)
 
     # -- going out ---------------------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ class Spool:
             if is_last:
                 self._held = []
                 # What was submitted until now is on disk after this.
-                await self._ledger.perform(Shelve([]))
+                await self.ledger.perform(Shelve([]))
             await self._mover.run(moved)
             if is_last and not moved.full:
                 self._finish(moved)
@@ -191,6 +197,7 @@ class Spool:
         if moved.left:
             return
         self._filled, self.since = trio.Event(), None
+        self._emptied.set()
         self._tidy()
         self.on_moved(moved)
 
@@ -210,9 +217,9 @@ class Spool:
         time. Younger ones stay: while the database is away they answer from here.
         """
         for lane in self._lanes:
-            self._ledger.submit(Forget(lane))
+            self.ledger.submit(Forget(lane))
         self._lanes.clear()
-        self._ledger.submit(Purge(0, 0, self._clock.now() - self._rules.idempotency, PURGED_AT_ONCE))
+        self.ledger.submit(Purge(0, 0, self._clock.now() - self._rules.idempotency, PURGED_AT_ONCE))
 
 
 class _Trial(Hearing):
