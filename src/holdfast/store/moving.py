@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place
 from holdfast.store.port import Accepted, Duplicate, HandOver, Operation
 
@@ -47,7 +48,7 @@ TakeIn = Callable[[Sequence[Moving]], Awaitable[list[Any]]]
 @dataclass(slots=True)
 class Moved:
     """How many have left, and which of them were dead, were there already, or have a key under which another one is
-    there. `left` says why others stay, by host.
+    there. `left` says why others stay, by host; `full`: it goes for all hosts.
     """
 
     count: int = 0
@@ -55,6 +56,7 @@ class Moved:
     known: int = 0
     duplicates: int = 0
     left: dict[str, str] = field(default_factory=dict)
+    full: bool = False
 
 
 class Mover:
@@ -70,12 +72,12 @@ class Mover:
     async def run(self, moved: Moved, is_over: Callable[[], bool] = lambda: False) -> None:
         """Once through the whole store, page by page until it `is_over`; what is done is counted in `moved`.
 
-        Raises StoreAway and CommitFailed of either store. What a host has no room for stays, and all that comes after
-        it for the same host.
+        Raises StoreAway and CommitFailed of either store. What there is no room for stays, and so does all that comes
+        after it for the same host.
         """
-        moved.left = {}
+        moved.left, moved.full = {}, False
         after: MessageId | None = None
-        while not is_over():
+        while not moved.full and not is_over():
             page, after = await self._source.undelivered(after, PAGE)
             movable = [each for each in page if each.message.host not in moved.left]
             if movable:
@@ -86,11 +88,12 @@ class Mover:
     async def _move(self, page: list[Moving], moved: Moved) -> None:
         there: list[Moving] = []
         for each, result in zip(page, await self._take_in(page), strict=True):
-            if isinstance(result, (Accepted, Duplicate)):
+            if not isinstance(result, StoreFull):
                 there.append(each)
                 _count(each, result, moved)
             else:
                 moved.left[each.message.host] = str(result)
+                moved.full = moved.full or result.host is None
         if not there:
             return
         self._on_page(there)

@@ -56,11 +56,9 @@ def _arrival(each: Moving) -> Arrival:
     return Arrival(Accept(message, key, each.place), *rows.encode(message), offered=False)
 
 
-def _judge(
-    page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used: Wanted, terms: Terms
-) -> list[Duplicate | StoreFull | None]:
+def _judge(page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used: Wanted, terms: Terms) -> list[Any]:
     """What keeps each from being stored. Behind one that there is no room for, no other of its host goes first."""
-    results: list[Duplicate | StoreFull | None] = []
+    results: list[Any] = []
     full: dict[str, StoreFull] = {}
     for each, arrival in zip(page, arrivals, strict=True):
         host = each.message.host
