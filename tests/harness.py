@@ -29,7 +29,8 @@ PLAIN: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE, "verify": Fals
 ALSO: dict[str, object] = {}
 """Settings of every gateway that is started, unless the test says otherwise."""
 
-READY = re.compile(r"ready: ingest http://(\S+), status http://(\S+), control (\S+), store (\S+)")
+READY = re.compile(r"ready: (?:ingest http://(\S+), )?status http://(\S+), control (\S+), store (\S+)")
+"""Of a replica that takes no webhooks there is no first part."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _shown_by(connection: socket.socket) -> str | None:
 
 @dataclass
 class Gateway:
-    """A `holdfast run` of its own."""
+    """A `holdfast run` of its own; `ingest` is empty if it takes no webhooks."""
 
     process: "subprocess.Popen[str]"
     ingest: str
@@ -200,9 +201,9 @@ def settings(store: Path, **keys: object) -> dict[str, str]:
     return clean | {f"HOLDFAST_{name.upper()}": str(value) for name, value in given.items() if value is not None}
 
 
-def start(store: Path, config: Path | None = None, **keys: object) -> Gateway:
+def start(store: Path, config: Path | None = None, *flags: str, **keys: object) -> Gateway:
     """Start a gateway and wait for its ready line."""
-    command = [HOLDFAST, "run", *(["--config", str(config)] if config is not None else [])]
+    command = [HOLDFAST, "run", *(["--config", str(config)] if config is not None else []), *flags]
     log = store.parent / f"{store.name}.log"
     with log.open("a") as stderr:
         process = subprocess.Popen(
@@ -216,12 +217,12 @@ def start(store: Path, config: Path | None = None, **keys: object) -> Gateway:
         process.wait(PATIENCE)
         process.stdout.close()
         raise AssertionError(f"no ready line but {line!r}; log: {log.read_text()}")
-    return Gateway(process, found[1], found[2], Path(found[3]), log, [line])
+    return Gateway(process, found[1] or "", found[2], Path(found[3]), log, [line])
 
 
 @contextmanager
-def running(store: Path, config: Path | None = None, **keys: object) -> Iterator[Gateway]:
-    gateway = start(store, config, **keys)
+def running(store: Path, config: Path | None = None, *flags: str, **keys: object) -> Iterator[Gateway]:
+    gateway = start(store, config, *flags, **keys)
     try:
         yield gateway
     finally:

@@ -12,7 +12,7 @@ ALLOWED = {
     "core": {"core"},
     "http": {"http"},
     "config": {"config"},
-    "store": {"store", "core", "clock"},
+    "store": {"store", "core", "clock", "__version__"},
     "ingest": {"ingest", "core", "http", "config", "store.port"},
     "delivery": {"delivery", "core", "http", "config", "store.port", "clock", "news", "__version__"},
     "operate": {"operate", "core", "http", "store.port", "clock", "news", "config", "__version__"},

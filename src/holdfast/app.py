@@ -26,6 +26,7 @@ from holdfast.delivery.egress import Guard
 from holdfast.delivery.fleet.elsewhere import NoDelivery
 from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.delivery.settling import Telling
 from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.descriptors import room_for
 from holdfast.http.server import LOCAL_LIMITS, Server
@@ -47,14 +48,17 @@ from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
 from holdfast.reloading import changed, files_read, merge
 from holdfast.split.parent import IngestProcess
+from holdfast.store.spool import Spool
 from holdfast.telling import (
     tell_away,
     tell_end,
     tell_failure,
     tell_handed_over,
     tell_jump,
+    tell_moved,
     tell_oddities,
     tell_ready,
+    tell_spooling,
     tell_start,
 )
 from holdfast.watching import Watch
@@ -132,7 +136,9 @@ class Gateway:
         self._delivery = self._open_delivery()
         if opened.shared is not None:
             opened.shared.on_away = partial(tell_away, self._news)
-        self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role)
+        self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role, opened.spool)
+        if opened.spool is not None:
+            self._listen_to(opened.spool)
         self._notifier = Notifier(os.environ)
         self._drain_ends: float | None = None
         self._handed_over = HandedOver()
@@ -163,19 +169,24 @@ class Gateway:
         await self._transport.aclose()
         with suppress(FileNotFoundError):
             self._config.listen.control.unlink()
-        if self._store.failed is not None:
-            return EXIT_STORE if isinstance(self._store.failed.__cause__, StoreUnusable) else EXIT_COMMIT
+        if self._failure is not None:
+            return EXIT_STORE if isinstance(self._failure.__cause__, StoreUnusable) else EXIT_COMMIT
         return EXIT_INGEST if self._intake.lost.is_set() else EXIT_OK
 
     async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """The store, from its first group to its last, and all that lives on it."""
         async with trio.open_nursery() as store:
-            await store.start(self._store.run)
-            if self._store.failed is None:
+            for each in self._opened.running:
+                await store.start(each.run)
+            if self._failure is None:
                 await self._serve(listeners, asked_to_stop)
             store.cancel_scope.cancel()
-        if self._store.failed is None:
-            await tell_end(self._store, self._handed_over)
+        if self._failure is None:
+            await tell_end(self._store, self._handed_over, self._opened.spool)
+
+    @property
+    def _failure(self) -> CommitFailed | None:
+        return next((each.failed for each in self._opened.running if each.failed is not None), None)
 
     async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as delivery:
@@ -186,6 +197,13 @@ class Gateway:
             await self._serve_ingest(listeners, asked_to_stop)
             delivery.cancel_scope.cancel()
         await self._hand_over()
+
+    def _listen_to(self, spool: Spool) -> None:
+        telling = Telling(self._tally, self._news)
+        spool.on_accepted = lambda message: telling.tell_accepted(message, self._clock.now())
+        spool.on_began = partial(tell_spooling, self._news)
+        spool.on_moved = partial(tell_moved, self._news)
+        spool.ledger.on_broken, spool.ledger.on_failed = self._store.on_broken, tell_failure
 
     def _open_delivery(self) -> Delivery | NoDelivery:
         shared = self._opened.shared
@@ -250,7 +268,8 @@ class Gateway:
         if config.process.split and ledger is not None:
             own = frozenset(listeners.names)
             return IngestProcess(config, token, ledger, self._clock, own, self._tally, bound)
-        return Intake(config, token, self._store, self._clock, self._guard, self._tally, bound)
+        store = self._opened.spool or self._store
+        return Intake(config, token, store, self._clock, self._guard, self._tally, bound)
 
     # -- another config ----------------------------------------------------------------------------------------------
 
@@ -305,7 +324,8 @@ class Gateway:
         self._guard.configure(config.egress)
         self._ways.configure(_way_settings(config, credentials))
         self._transport.renew()
-        self._store.configure(store_rules(config, self._opened.run))
+        for each in self._opened.running:
+            each.configure(store_rules(config, self._opened.run))
         self._delivery.configure(config, credentials.route_keys)
         self._insight.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
@@ -335,7 +355,8 @@ class Gateway:
                 await end.wait()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(until, self._store.broken)
+            for each in self._opened.running:
+                nursery.start_soon(until, each.broken)
             nursery.start_soon(until, self._intake.lost)
             await asked_to_stop.wait()
             await self._drain()
@@ -351,12 +372,15 @@ class Gateway:
         self._drain_ends = trio.current_time() + drain.timeout / 1000
         with trio.move_on_at(self._drain_ends - drain.handoff_time / 1000):
             await trio.sleep(drain.linger / 1000)
+            if self._opened.spool is not None:
+                # The disk that it is on may go with the pod.
+                await self._opened.spool.wait_empty()
             await self._delivery.dispatcher.wait_quiet()
 
     async def _hand_over(self) -> None:
         """Give away what still waits, in what is left of the drain. Nothing is accepted or delivered any more."""
         to, token, ends = self._config.drain.handoff, self._credentials.token, self._drain_ends
-        if to is None or token is None or ends is None or self._store.failed is not None:
+        if to is None or token is None or ends is None or self._failure is not None:
             return
         handing = HandingOver(self._store, self._transport, to, token)
         self._handed_over = handing.done

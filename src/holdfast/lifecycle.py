@@ -47,11 +47,32 @@ class Keeping(Protocol):
     def full(self) -> bool: ...
 
 
+class Spooling(Protocol):
+    """What a spool says of itself: how many messages it holds, since when, and whether it takes no more."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def since(self) -> int | None: ...
+
+    @property
+    def full(self) -> bool: ...
+
+
 class Lifecycle:
     """Fulfils operate's Condition."""
 
-    def __init__(self, store: Keeping, tally: Tally, started_at: int, role: Role | None = None) -> None:
+    def __init__(
+        self,
+        store: Keeping,
+        tally: Tally,
+        started_at: int,
+        role: Role | None = None,
+        spool: Spooling | None = None,
+    ) -> None:
         self._store = store
+        self.spool = spool
         self.tally = tally
         self.started_at = started_at
         self.role = role
@@ -66,7 +87,8 @@ class Lifecycle:
 
     @property
     def ready(self) -> bool:
-        return self.stage is Stage.READY and not self._store.away
+        """With a spool, webhooks are accepted and kept also while the store is away."""
+        return self.stage is Stage.READY and (self.spool is not None or not self._store.away)
 
     @property
     def draining(self) -> bool:
@@ -86,7 +108,7 @@ class Lifecycle:
 
     @property
     def store_full(self) -> bool:
-        return self._store.full
+        return self._store.full or (self.spool is not None and self.spool.full)
 
 
 async def watch_clock(clock: BootClock, tell: Callable[[float], None]) -> None:

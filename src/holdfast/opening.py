@@ -1,13 +1,14 @@
 """Which store a gateway is on, and what goes with it: the clock that its times are told by, and where it is.
 
 The embedded one is this machine's. One that replicas share is in a database; the folder of `store.path` then holds the
-control socket, so that two replicas on one machine need two of them.
+control socket and the spool, so that two replicas on one machine need two of them.
 """
 
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,19 +25,29 @@ from holdfast.store.folder import make_folder, take_folder
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.port import SharedStore, Store
+from holdfast.store.spool import Database, Spool
 from holdfast.store.work import StoreRules
 
 
-class Kept(Keeping, Protocol):
-    """What the process asks of a store that it runs. `broken` is set when it failed for good; `on_failed` is told."""
+class Running(Protocol):
+    """What the process keeps running. `broken` is set when it failed for good."""
 
-    on_group: Callable[[int, float], None]
-    on_failed: Callable[[CommitFailed], None]
-    broken: trio.Event
+    @property
+    def failed(self) -> CommitFailed | None: ...
+
+    @property
+    def broken(self) -> trio.Event: ...
 
     def configure(self, rules: StoreRules) -> None: ...
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None: ...
+
+
+class Kept(Keeping, Running, Protocol):
+    """What the process asks of a store that it runs. `on_failed` is told when it failed for good."""
+
+    on_group: Callable[[int, float], None]
+    on_failed: Callable[[CommitFailed], None]
 
 
 class KeptStore(Store, Kept, Protocol):
@@ -55,7 +66,7 @@ class Opened:
     `run` is the moment of this start, by which runs are told apart.
 
     `ledger` is the embedded store once more, for what needs that one. Where replicas share another, `shared` is that
-    one, and `role` what this replica does.
+    one, `spool` what stands before it if anything does, and `role` what this replica does.
     """
 
     store: KeptStore
@@ -66,7 +77,12 @@ class Opened:
     ledger: Ledger | None = None
     volume: Path | None = None
     shared: KeptSharedStore | None = None
+    spool: Spool | None = None
     role: Role | None = None
+
+    @property
+    def running(self) -> list[Running]:
+        return [self.store] if self.spool is None else [self.store, self.spool]
 
 
 def open_store(config: Config, role: Role) -> Opened:
@@ -94,30 +110,33 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
     from holdfast.store.postgres.contact import make_contact
     from holdfast.store.postgres.store import PostgresStore
 
-    folder, rules = config.store.path, config.store
-    make_folder(folder)
-    lock = take_folder(folder)
-    undo.callback(os.close, lock)
+    folder = config.store.path
+    spools = config.store.spool and role.ingests
+    engine = LmdbEngine(folder, config.store.max_size) if spools else None
+    undo.callback(_hold(folder) if engine is None else engine.close)
     clock = SharedClock()
     # A pod must not crash in a loop because its database restarts: the store goes on trying.
     with suppress(StoreAway):
         clock.follow(make_contact(url.whole))
     run = clock.now()
-    store = PostgresStore(
-        url.whole,
-        store_rules(config, run),
-        clock,
-        RandomBits(),
-        max_size=rules.max_size,
-        delivers=role.delivers,
-    )
+    rules = store_rules(config, run)
+    store = PostgresStore(url.whole, rules, clock, RandomBits(), max_size=config.store.max_size, delivers=role.delivers)
+    undo.callback(store.close)
     store.on_time = clock.follow
+    spool = None if engine is None else _spool(store, engine, rules, clock)
+    return Opened(store, clock, run, str(url), undo.pop_all().close, shared=store, spool=spool, role=role)
 
-    def close() -> None:
-        store.close()
-        os.close(lock)
 
-    return Opened(store, clock, run, str(url), close, shared=store, role=role)
+def _hold(folder: Path) -> Callable[[], None]:
+    """Keep other processes out of a folder, until what is returned is called."""
+    make_folder(folder)
+    return partial(os.close, take_folder(folder))
+
+
+def _spool(store: Database, engine: LmdbEngine, rules: StoreRules, clock: BootClock) -> Spool:
+    ledger = Ledger(engine, rules, clock, RandomBits())
+    ledger.open()
+    return Spool(store, ledger, rules, clock)
 
 
 def store_rules(config: Config, run: int) -> StoreRules:

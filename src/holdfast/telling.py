@@ -22,7 +22,9 @@ from holdfast.descriptors import room_for
 from holdfast.log import event
 from holdfast.news import News
 from holdfast.opening import Opened
+from holdfast.store.moving import Moved
 from holdfast.store.port import Store
+from holdfast.store.spool import Spool
 
 HOSTS_REPORTED = 20
 REASONS_REPORTED = 5
@@ -90,6 +92,20 @@ def tell_away(news: News, reason: StoreAway | None) -> None:
         news.tell(logging.WARNING, "store_away", detail=str(reason))
 
 
+def tell_spooling(news: News, found: int) -> None:
+    """Webhooks are kept on this machine; or were, by an earlier run."""
+    if found:
+        news.tell(logging.WARNING, "spool_found", messages=found)
+    else:
+        news.tell(logging.WARNING, "spooling_began", detail="webhooks wait on this machine until the database is back")
+
+
+def tell_moved(news: News, moved: Moved) -> None:
+    """All of them are in the database."""
+    count, known, duplicates = moved.count, moved.known, moved.duplicates
+    news.tell(logging.INFO, "spool_moved", messages=count, known=known, duplicates=duplicates)
+
+
 def tell_handed_over(to: Address, handed: HandedOver) -> None:
     """What the other side has, and why it has not the rest of what it was offered."""
     level = logging.WARNING if handed.left else logging.INFO
@@ -97,8 +113,10 @@ def tell_handed_over(to: Address, handed: HandedOver) -> None:
     event(_logger, level, "handed_over", to=str(to), messages=handed.count, left=left)
 
 
-async def tell_end(ledger: Store, handed: HandedOver) -> None:
-    """How many wait on disk and how many were handed over, by host; the hosts with most first."""
+async def tell_end(ledger: Store, handed: HandedOver, spool: Spool | None) -> None:
+    """How many wait on disk and how many were handed over, by host; the hosts with most first. What is in a spool waits
+    on this machine's.
+    """
     store = await ledger.statistics()
     waiting: dict[str, int] = {}
     # A database that is away can't say by host.
@@ -111,6 +129,7 @@ async def tell_end(ledger: Store, handed: HandedOver) -> None:
         "waiting_by_host": dict(most),
         "handed_over": handed.count,
         "handed_over_by_host": dict(handed.by_host.most_common(HOSTS_REPORTED)),
+        **({} if spool is None else {"spooled": spool.count}),
     }
     event(_logger, logging.INFO, "exit", **told)
     leave_word(TERMINATION_LOG, told)

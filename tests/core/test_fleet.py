@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from core.build import NOW, RULES, SECOND, board, entries, entry, kinds_of, picks
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.fleet import LEASE, Crew, SharedHost, SharedLane, has_more, may_begin, may_reap
+from holdfast.core.fleet import LEASE, Crew, SharedHost, SharedLane, Watch, has_more, may_begin, may_reap
 from holdfast.core.lane import ENTRIES_A_READ
 from holdfast.core.message import Kind
 
@@ -17,7 +17,7 @@ def crews(count: int) -> list[Crew]:
 
 def host(crew: Crew, *, per_host: int = 16, whole: int | None = None, interval: float = 0.0) -> SharedHost:
     made = SharedHost("h:443", 0, 0, whole=per_host if whole is None else whole, answers=True)
-    made.share(crew, per_host, interval)
+    made.share(Watch((crew,)), per_host, interval)
     return made
 
 
@@ -48,6 +48,30 @@ def test_what_can_not_be_divided_falls_to_different_replicas_for_different_hosts
     assert lucky == {0, 1, 2, 3}
 
 
+@given(st.integers(0, 100), st.integers(1, 12), st.integers(1, 12), st.data())
+def test_whoever_has_heard_of_another_crew_the_parts_never_add_up_to_more_than_the_whole(
+    total: int, before: int, now: int, data: st.DataObject
+):
+    """The first ones of the crew before are still there, under the same ranks; those that went have no part."""
+    parts = 0
+    for rank in range(now):
+        old = Watch((Crew(rank, before),)) if rank < before else Watch()
+        heard = old.heard(Crew(rank, now))
+        stages = (old, heard) if rank < before else (heard,)
+        parts += data.draw(st.sampled_from(stages)).share(total, "h")
+    assert parts <= total or now == 1
+    assert sum(Watch((Crew(rank, now),)).share(total, "h") for rank in range(now)) == total
+
+
+def test_who_comes_has_no_part_before_all_have_heard_of_it_unless_it_is_alone():
+    assert Watch().share(16, "h") == 16
+    coming = Watch().heard(Crew(1, 2))
+    assert coming.share(16, "h") == 0
+    assert coming.settled().share(16, "h") == 8
+    assert coming.settled().anew().share(16, "h") == 0
+    assert coming.settled().heard(Crew(0, 1)).share(16, "h") == 16
+
+
 def test_a_lease_lasts_until_its_end_and_others_count_only_for_who_was_there_to_see():
     assert may_begin(NOW, NOW - 1)
     assert not may_begin(NOW, NOW)
@@ -74,9 +98,9 @@ def test_retries_of_a_fleet_hold_at_most_half_and_at_least_one(per_host: int):
 
 def test_another_crew_has_other_parts_of_the_same_whole():
     it = host(Crew(0, 1), whole=8)
-    it.share(Crew(0, 4), 16, 0.0)
+    it.share(Watch((Crew(0, 4),)), 16, 0.0)
     assert (it.limit, it.per_host, it.retries) == (2, 4, 2)
-    it.share(Crew(0, 1), 16, 0.0)
+    it.share(Watch((Crew(0, 1),)), 16, 0.0)
     assert (it.limit, it.per_host, it.retries) == (8, 16, 8)
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from deploy.dockerfile import REPOSITORY, stages
 from deploy.tools import run, tool
-from harness import PATIENCE, running
+from harness import PATIENCE, Gateway, running, until
 from holdfast.config import load
 from ports import refusing_port
 
@@ -104,10 +104,13 @@ def said(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline()
 
 
-def test_app_gateway_and_receiver_work_together(tmp_path: Path) -> None:
-    """As real processes, with the commands of the file; only names and ports are of this machine."""
+@contextmanager
+def example(folder: Path, **keys: object) -> Iterator[tuple[Gateway, str]]:
+    """The parts of the file as real processes; only names and ports are of this machine. The gateway, and the id of the
+    first order when it has arrived.
+    """
     port = refusing_port()
-    config = tmp_path / "holdfast.toml"
+    config = folder / "holdfast.toml"
     text = (FOLDER / "holdfast.toml").read_text()
     config.write_text(text.replace("receiver:9000", f"127.0.0.1:{port}").replace("0.0.0.0:8801", "127.0.0.1:0"))
     words = {
@@ -121,10 +124,22 @@ def test_app_gateway_and_receiver_work_together(tmp_path: Path) -> None:
         assert said(receiver) == f"receiving on http://0.0.0.0:{port}/\n"
         # The route alone opens the receiver's address, as it does in the file.
         gateway = stack.enter_context(
-            running(tmp_path / "store", config, egress__allow_loopback=None, egress__allow_ports=None)
+            running(folder / "store", config, egress__allow_loopback=None, egress__allow_ports=None, **keys)
         )
         url = services()["app"]["environment"]["WEBHOOK_URL"].replace("127.0.0.1:8800", gateway.ingest)
         app = stack.enter_context(printing([sys.executable, *words["app"]], WEBHOOK_URL=url))
         acknowledged = re.fullmatch(r"order 1: 202 (msg_\w+)\n", said(app))
         assert acknowledged is not None
         assert said(receiver) == f"POST /hook {acknowledged[1]} -> 200: b'{{\"order\": 1}}'\n"
+        yield gateway, acknowledged[1]
+
+
+def test_app_gateway_and_receiver_work_together(tmp_path: Path) -> None:
+    with example(tmp_path) as (gateway, id):
+        until(lambda: gateway.message(id)["state"] == "delivered")
+
+
+def test_in_a_fleet_either_replica_knows_what_was_sent(tmp_path: Path, database: str) -> None:
+    with example(tmp_path, store__url=database) as (_, id):
+        with running(tmp_path / "replica", tmp_path / "holdfast.toml", store__url=database) as replica:
+            until(lambda: replica.message(id)["state"] == "delivered")

@@ -2,16 +2,17 @@
 
 import re
 import secrets
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from deploy.dockerfile import REPOSITORY
-from holdfast.store.postgres import presence, schema
-from holdfast.store.postgres.connection import connect
+from harness import HOLDFAST, PATIENCE, Receiver, running, until
 from postgres import Server
 
 PAGE = REPOSITORY / "docs" / "fleet.md"
@@ -53,14 +54,23 @@ def database(postgres: Server, request: pytest.FixtureRequest) -> Iterator[Datab
             postgres.administer(f"DROP ROLE IF EXISTS {role}")
 
 
-def test_who_owns_the_tables_makes_them_and_the_replicas_can_work(database: Database) -> None:
-    assert schema.migrate(database.url(database.owner)) == (0, schema.VERSION)
-    connection = connect(database.url(database.name), "test")
-    with connection:
-        connection.autocommit = True
-        assert schema.bring_up_to_date(connection) == (schema.VERSION, schema.VERSION)
-        connection.autocommit = False
-        assert presence.register(connection, "test", True, 1, 1).number == 1
+def migrate(database: Database) -> None:
+    """As the Job does."""
+    url = database.url(database.owner)
+    subprocess.run([HOLDFAST, "migrate"], env={"HOME": "/", "HOLDFAST_STORE__URL": url}, timeout=PATIENCE, check=True)
+
+
+def test_who_owns_the_tables_makes_them_and_the_replicas_can_work(
+    database: Database, tmp_path: Path, receiver: Receiver
+) -> None:
+    migrate(database)
+    url = database.url(database.name)
+    with running(tmp_path / "store", store__url=url) as gateway:
+        id = gateway.post(f"{receiver.url}/x").json()["id"]
+        assert receiver.wait_for_one().id == id
+        until(lambda: gateway.message(id)["state"] == "delivered")
+        assert gateway.call("POST", "/v1/circuits/a.example:443/freeze").is_success
+    with psycopg.connect(url) as connection:
         refused = connection.execute(
             """SELECT tablename, needed FROM pg_tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
             WHERE schemaname = 'holdfast' AND NOT has_table_privilege(format('holdfast.%I', tablename), needed)"""
@@ -70,7 +80,7 @@ def test_who_owns_the_tables_makes_them_and_the_replicas_can_work(database: Data
 
 @pytest.mark.parametrize("database", [APART], ids=["two roles"], indirect=True)
 def test_with_two_roles_the_replicas_can_not_change_tables(database: Database) -> None:
-    schema.migrate(database.url(database.owner))
+    migrate(database)
     with psycopg.connect(database.url(database.name), autocommit=True) as connection:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("ALTER TABLE holdfast.meta ADD COLUMN more integer")

@@ -14,6 +14,8 @@ from holdfast.core.message import Kind
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
 RENEW_EVERY = 1_000
+HEARD_WITHIN = 2 * RENEW_EVERY
+"""Milliseconds in which everyone hears of who came or went."""
 
 
 class Role(StrEnum):
@@ -47,6 +49,37 @@ class Crew:
         return total // self.count + (turn < total % self.count)
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The crew of now, after those that others may still go by. Until everyone has heard of the last one, this replica
+    has the least that any of them gives it: so the parts of all never add up to more than the whole.
+    """
+
+    crews: tuple[Crew | None, ...] = (None, Crew())
+
+    @property
+    def crew(self) -> Crew:
+        crew = self.crews[-1]
+        assert crew is not None
+        return crew
+
+    def heard(self, crew: Crew) -> "Watch":
+        return Watch((*self.crews, crew))
+
+    def settled(self) -> "Watch":
+        """Everyone has heard."""
+        return Watch((self.crew,))
+
+    def anew(self) -> "Watch":
+        """As one who has just come, and had no part of anything."""
+        return Watch((None, self.crew))
+
+    def share(self, total: int, host: str) -> int:
+        if self.crew.count == 1:
+            return total
+        return min(crew.share(total, host) if crew is not None else 0 for crew in self.crews)
+
+
 def may_begin(lease_until: int, now: int) -> bool:
     """Whether an attempt may begin: once the lease is over, another replica may have its message."""
     return now < lease_until
@@ -68,12 +101,12 @@ class SharedHost(Host):
     whole: int = 0
     retries: int = 0
 
-    def share(self, crew: Crew, per_host: int, interval: float) -> None:
+    def share(self, watch: Watch, per_host: int, interval: float) -> None:
         """Share out the fleet's numbers anew. Only as many replicas as `per_host` can have a part of the rate."""
-        self.per_host = crew.share(per_host, self.name)
-        self.retries = crew.share(max(1, per_host // 2), self.name)
-        self.limit = crew.share(min(self.whole, per_host), self.name)
-        self.interval = interval * min(crew.count, per_host)
+        self.per_host = watch.share(per_host, self.name)
+        self.retries = watch.share(max(1, per_host // 2), self.name)
+        self.limit = watch.share(min(self.whole, per_host), self.name)
+        self.interval = interval * min(watch.crew.count, per_host)
 
     def has_room(self, kind: Kind) -> bool:
         """A probe that was claimed starts here, whatever part of the limit this replica has."""

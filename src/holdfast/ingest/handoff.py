@@ -9,15 +9,14 @@ of a signed route is taken only where that route signs too.
 """
 
 from collections.abc import Callable
-from hashlib import blake2b
 
 from holdfast.config import Config
 from holdfast.core.errors import EgressDenied
 from holdfast.core.handoff import Facts, handoff_digest, read_facts
+from holdfast.core.idempotency import body_digest
 from holdfast.core.message import Message
 from holdfast.http.message import Request
 from holdfast.ingest.hygiene import Sifted
-from holdfast.ingest.idempotency import DIGEST_SIZE
 from holdfast.ingest.refusals import BAD_HANDOFF, EGRESS_DENIED, UNKNOWN_ROUTE, Refused
 from holdfast.ingest.target import Target, lane_of, parse_target
 from holdfast.store.port import Accept, IdempotencyKey
@@ -34,7 +33,7 @@ def taken_over(
         judge_literal(target.host, target.port, route is not None)
     except EgressDenied as denied:
         raise Refused(EGRESS_DENIED, str(denied)) from None
-    key = IdempotencyKey(handoff_digest(facts.id), blake2b(request.body, digest_size=DIGEST_SIZE).digest())
+    key = IdempotencyKey(handoff_digest(facts.id), body_digest(request.body))
     return Accept(_message(config, target, facts, route, request, sifted), key, facts.place)
 
 

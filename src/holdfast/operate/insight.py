@@ -15,7 +15,7 @@ from holdfast.core.why import why
 from holdfast.news import News
 from holdfast.operate import shapes
 from holdfast.operate.filters import LONGEST_PAGE, after_id, choice, circuit_name, page_limit
-from holdfast.operate.ports import Condition, Deliveries
+from holdfast.operate.ports import Condition, Deliveries, Spooled
 from holdfast.operate.routing import problem
 from holdfast.store.port import CircuitView, Store, Story
 
@@ -65,6 +65,7 @@ class Insight:
                 "max_bytes": store.max_bytes,
                 "waiting": store.waiting,
                 "dead": store.dead,
+                **_spooled(condition.spool),
             },
             "queues": {"first": store.first, "retry": store.retry},
             "in_flight": self._deliveries.attempts_in_flight,
@@ -220,6 +221,10 @@ class Insight:
     async def _starting_with(self, prefix: str) -> list[CircuitView]:
         found, _ = await self._store.circuits(None, prefix, CANDIDATES)
         return [view for view in found if view.record.key.startswith(prefix)]
+
+
+def _spooled(spool: Spooled | None) -> dict[str, Any]:
+    return {} if spool is None else {"spool": spool.count, "spooling_since": shapes.moment(spool.since)}
 
 
 def _prefixes(host: str) -> list[str]:

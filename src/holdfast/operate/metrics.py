@@ -51,6 +51,7 @@ class Scene:
     healthy: bool
     ready: bool
     draining: bool
+    spooled: int | None
 
 
 class Kind(Enum):
@@ -122,6 +123,7 @@ class Metrics:
             healthy=self._insight.health()[0],
             ready=self._insight.readiness(strict=False)[0],
             draining=self._condition.draining,
+            spooled=None if self._condition.spool is None else self._condition.spool.count,
         )
 
     async def _unwell(self, store: StoreStatistics) -> list[CircuitView]:
@@ -264,6 +266,11 @@ METRICS = (
         "earliest_expiry_seconds",
         "Seconds until the first message expires in a circuit that is not enabled; absent if none can.",
         lambda scene: _until(scene, scene.store.earliest_expiry_at),
+    ),
+    _gauge(
+        "spooled_messages",
+        "Messages that wait on this machine's disk for the database to come back; absent without a spool.",
+        lambda scene: scene.spooled,
     ),
     # Circuits.
     _gauge(

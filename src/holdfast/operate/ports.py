@@ -49,6 +49,16 @@ class Deliveries(Protocol):
         """Messages were dropped: what is in memory of them is not sent any more."""
 
 
+class Spooled(Protocol):
+    """Messages that wait on this machine's disk for the database that replicas share, and since when some do."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def since(self) -> int | None: ...
+
+
 class Condition(Protocol):
     """The process as a whole."""
 
@@ -58,6 +68,10 @@ class Condition(Protocol):
     tally: Tally
     counting: Callable[[], Awaitable[None]]
     """Brings the tally up to date, where another process counts a part of it: before anyone reads it."""
+
+    @property
+    def spool(self) -> Spooled | None:
+        """None where there is none."""
 
     @property
     def ready(self) -> bool: ...

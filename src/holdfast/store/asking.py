@@ -15,6 +15,7 @@ from holdfast.core.errors import StoreError, StoreUnusable
 from holdfast.core.message import Entry, MessageId, State
 from holdfast.store import choosing, handing, reads
 from holdfast.store import stories as story_reads
+from holdfast.store.moving import Moving
 from holdfast.store.port import (
     Agenda,
     Ask,
@@ -99,6 +100,10 @@ class Asking(ABC):
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
         return await self._read(lambda transaction: handing.waiting(transaction, after, limit))
+
+    async def undelivered(self, after: MessageId | None, limit: int) -> tuple[list[Moving], MessageId | None]:
+        """Messages that are not delivered, dead ones too, with all that is known of them, and where to go on."""
+        return await self._read(lambda transaction: handing.undelivered(transaction, after, limit))
 
     async def circuit(self, key: str) -> CircuitView | None:
         return await self._read(lambda transaction: reads.circuit(transaction, lane_key(key)))

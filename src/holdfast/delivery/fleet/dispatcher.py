@@ -8,7 +8,7 @@ from collections import Counter
 from holdfast.clock import Clock
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitState
-from holdfast.core.fleet import Crew, has_more
+from holdfast.core.fleet import HEARD_WITHIN, Crew, Watch, has_more
 from holdfast.core.lane import LOW_WATER, Lane
 from holdfast.core.message import Entry, ErrorKind, Kind, Message
 from holdfast.core.outcome import Outcome, of_error
@@ -50,6 +50,7 @@ class FleetDispatcher(Dispatcher):
     ) -> None:
         super().__init__(store, board, roster, courier, settling, clock)
         self._may_begin = True
+        self._heard_at = clock.now() + HEARD_WITHIN
         self._promised: Counter[str] = Counter()
         self.on_back = self.on_crew = _nothing
         self._reader.give_back = self._give_back
@@ -57,7 +58,7 @@ class FleetDispatcher(Dispatcher):
         store.on_lane = self.changed
         store.on_call = self.called
         store.on_beat = self.beat
-        store.on_crew = self.share_out
+        store.on_crew = self.joined
         store.on_lost = self.lost
         store.on_back = self.back
 
@@ -96,35 +97,47 @@ class FleetDispatcher(Dispatcher):
             self.revive(key)
 
     def beat(self) -> None:
-        self._agenda.look_now()
-        self._called.set()
-        if not self._may_begin:
-            self.look_again()
+        if self._heard_at <= self._clock.now():
+            self._heard_at = NEVER
+            self._share_out(self._roster.watch.settled())
+        self._look_at_agenda()
 
-    def share_out(self, crew: Crew) -> None:
-        """Replicas came or went: each has another part of every limit."""
-        self._roster.share_out(crew)
-        self._review_shares(list(self._roster.live.values()))
-        self.beat()
+    def joined(self, crew: Crew) -> None:
+        """Replicas came or went."""
+        self._heard_at = self._clock.now() + HEARD_WITHIN
+        self._share_out(self._roster.watch.heard(crew))
+        self._look_at_agenda()
         self.on_crew()
+
+    def _share_out(self, watch: Watch) -> None:
+        """Each replica has another part of every limit. What is in flight above it ends by itself."""
+        self._roster.share_out(watch)
+        self._review_shares(list(self._roster.live.values()))
 
     def lost(self) -> None:
         """This replica was taken for dead. What it has in memory is others' now; what is under way ends, in vain."""
         for lane in self._roster.live.values():
             self._empty(lane)
             self._drop_probe(lane)
+        self._heard_at = self._clock.now() + HEARD_WITHIN
+        self._share_out(self._roster.watch.anew())
         self._roster.forget_views()
         for lane in list(self._roster.live.values()):
             self.attend(lane)
-        self.beat()
 
     def back(self) -> None:
         """The store was away: whatever was not heard of meanwhile is looked for."""
         for lane in list(self._roster.live.values()):
             lane.stale = True
             self.attend(lane)
-        self.beat()
+        self._look_at_agenda()
         self.on_back()
+
+    def _look_at_agenda(self) -> None:
+        self._agenda.look_now()
+        self._called.set()
+        if not self._may_begin:
+            self.look_again()
 
     # -- what operators ask ------------------------------------------------------------------------------------------
 
@@ -159,7 +172,7 @@ class FleetDispatcher(Dispatcher):
     @property
     def is_first(self) -> bool:
         """Whether what one replica does for all is this one's to do."""
-        return self._roster.crew.rank == 0
+        return self._roster.watch.crew.rank == 0
 
     # -- circuits and limits, as the store tells of them ---------------------------------------------------------------
 

@@ -5,31 +5,31 @@ last told of it, and is never written.
 from collections.abc import Mapping
 
 from holdfast.core.circuit import Circuit
-from holdfast.core.fleet import Crew, SharedHost, SharedLane
+from holdfast.core.fleet import SharedHost, SharedLane, Watch
 from holdfast.core.lane import Host, Lane
 from holdfast.delivery.roster import Roster
 from holdfast.store.port import LaneRecord, Shelve, Store
 
 
 class FleetRoster(Roster):
-    """`crew` are the replicas that share out what a host may be sent."""
+    """`watch` knows the replicas among whom it is shared out what a host may be sent."""
 
     def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:
         super().__init__(store, per_host=per_host, run=run, rate=rate, rates=rates)
-        self.crew = Crew()
+        self.watch = Watch()
 
     def configure(self, *, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
         self._per_host, self._rate, self._rates = per_host, rate, rates
-        self.share_out(self.crew)
+        self.share_out(self.watch)
 
-    def share_out(self, crew: Crew) -> None:
-        self.crew = crew
+    def share_out(self, watch: Watch) -> None:
+        self.watch = watch
         for host in self._hosts.values():
             self._share(host)
 
     def has_share(self, host: str) -> bool:
         """Whether this replica has a part of what a host that is not in memory may be sent at most."""
-        return self.crew.share(self._per_host, host) > 0
+        return self.watch.share(self._per_host, host) > 0
 
     def hydrate(self, lane: Lane, record: LaneRecord | None) -> None:
         """Take over what the store has of a lane; if that is nothing, its circuit begins anew."""
@@ -88,7 +88,7 @@ class FleetRoster(Roster):
         return host
 
     def _share(self, host: Host) -> None:
-        _shared(host).share(self.crew, self._per_host, self._interval(host.name))
+        _shared(host).share(self.watch, self._per_host, self._interval(host.name))
 
 
 def _shared(host: Host) -> SharedHost:

@@ -14,13 +14,16 @@ from holdfast.core.message import Message, MessageId, Place, Standing
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.postgres import counting, rows, waking
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import ACTIVE, NUMBERS, WAITING
+from holdfast.store.postgres.rows import NUMBERS, RETRY, WAITING
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.room import WATERMARK
 from holdfast.store.shares import MESSAGE_COST
 
 Uses = dict[bytes, tuple[MessageId, bytes]]
 """What each key's digest was used for: the message, and its body's digest."""
+
+Wanted = dict[bytes, tuple[MessageId, bytes, int]]
+"""What keys are to be used for, and when they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,10 @@ class Room:
 
 def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lanes: set[str], terms: Terms) -> list[Any]:
     """Results as the port has them. `lanes` are known to have their rows; those that get them are added."""
-    look = _Look(connection, arrivals, room, terms)
+    look = Look(connection, arrivals, room, terms)
     results: list[Any] = [look.judge(arrival) for arrival in arrivals]
     chosen = [index for index, result in enumerate(results) if result is None]
-    taken = _take_keys(connection, [arrivals[index].operation for index in chosen], terms)
+    taken = take_keys(connection, _wanted([arrivals[index].operation for index in chosen], terms), terms)
     for index in chosen:
         key = arrivals[index].operation.key
         if (
@@ -63,8 +66,8 @@ def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lane
         ):
             results[index] = _answer(taken[key.digest], key)
     stored = [index for index in chosen if results[index] is None]
-    seats = [_seat(arrivals[index], look.queues) for index in stored]
-    _insert(connection, [arrivals[index] for index in stored], seats, lanes, terms)
+    seats = [seat_of(arrivals[index], look.queues) for index in stored]
+    insert(connection, [arrivals[index] for index in stored], seats, [None] * len(stored), lanes, terms)
     for index, seat in zip(stored, seats, strict=True):
         results[index] = Accepted(active=seat.standing is Standing.ACTIVE)
     connection.commit()
@@ -73,7 +76,7 @@ def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lane
     return results
 
 
-class _Look:
+class Look:
     """What the tables tell of a group before anything is written."""
 
     def __init__(self, connection: Connection, arrivals: Sequence[Arrival], room: Room, terms: Terms) -> None:
@@ -88,8 +91,8 @@ class _Look:
         self._is_close = room.is_close(terms)
         with connection.pipeline():
             queues = connection.execute(_QUEUES, (offered,)) if offered else None
-            uses = connection.execute(_USES, ([key.digest for key in keys],)) if keys else None
-            here = connection.execute(_HERE, (moved, moved)) if moved else None
+            uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
+            here = connection.execute(HERE, (moved, moved)) if moved else None
             if self._is_close:
                 hosts = {arrival.message.host for arrival in arrivals}
                 self._held = counting.held(connection, hosts)
@@ -146,15 +149,22 @@ def _answer(use: tuple[MessageId, bytes], key: IdempotencyKey) -> Duplicate | Co
     return Duplicate(use[0]) if use[1] == key.body else Conflict()
 
 
-def _take_keys(connection: Connection, operations: Sequence[Accept], terms: Terms) -> Uses:
+def _wanted(operations: Sequence[Accept], terms: Terms) -> Wanted:
+    return {
+        operation.key.digest: (operation.message.id, operation.key.body, used_at(operation, terms))
+        for operation in operations
+        if operation.key is not None
+    }
+
+
+def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
     """Remember the keys of messages that are to be stored. Another replica may be faster with one: whoever comes second
     waits for the first one's commit, and gets its answer. Returns who has each.
     """
-    wanted = {operation.key.digest: operation for operation in operations if operation.key is not None}
     if not wanted:
         return {}
     digests = sorted(wanted)
-    uses = [(wanted[digest].message.id, wanted[digest].key, used_at(wanted[digest], terms)) for digest in digests]
+    uses = [wanted[digest] for digest in digests]
     connection.execute(
         """INSERT INTO keys AS k (digest, id, body, used)
         SELECT * FROM unnest(%s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
@@ -163,16 +173,16 @@ def _take_keys(connection: Connection, operations: Sequence[Accept], terms: Term
         (
             digests,
             [id for id, _, _ in uses],
-            [key.body for _, key, _ in uses if key is not None],
+            [body for _, body, _ in uses],
             [used for _, _, used in uses],
             terms.rules.idempotency,
         ),
     )
-    found = connection.execute(_USES, (digests,)).fetchall()
+    found = connection.execute(USES, (digests,)).fetchall()
     return {digest: (id, body) for digest, id, body, _ in found}
 
 
-def _seat(arrival: Arrival, queues: set[str]) -> Place:
+def seat_of(arrival: Arrival, queues: set[str]) -> Place:
     """Where a new message stands."""
     message, place = arrival.message, arrival.operation.place
     if place is not None:
@@ -185,9 +195,15 @@ def _seat(arrival: Arrival, queues: set[str]) -> Place:
     return Place(Standing.ACTIVE, message.born)
 
 
-def _insert(
-    connection: Connection, arrivals: Sequence[Arrival], seats: Sequence[Place], known: set[str], terms: Terms
+def insert(
+    connection: Connection,
+    arrivals: Sequence[Arrival],
+    seats: Sequence[Place],
+    reasons: Sequence[int | None],
+    known: set[str],
+    terms: Terms,
 ) -> None:
+    """Put messages where they stand. `reasons` are the numbers of those that dead ones died of."""
     if not arrivals:
         return
     counts = counting.Counts()
@@ -195,16 +211,17 @@ def _insert(
     for arrival, seat in zip(arrivals, seats, strict=True):
         message, standing = arrival.message, NUMBERS[seat.standing]
         counts.add(message.host, message.lane, standing, len(message.body))
-        if standing != ACTIVE:
+        if standing in (WAITING, RETRY):
             moment = terms.now if standing == WAITING else seat.due
             claimable[message.lane] = min(moment, claimable.get(message.lane, moment))
     new = {arrival.message.lane: arrival.message.host for arrival in arrivals if arrival.message.lane not in known}
     with connection.pipeline():
         connection.execute(
             """INSERT INTO messages
-            (id, lane, standing, born, due, retry, attempts, held, size, owner, record, body)
+            (id, lane, standing, born, due, retry, attempts, held, reason, size, owner, record, body)
             SELECT * FROM unnest(%s::bytea[], %s::text[], %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[],
-                %s::integer[], %s::boolean[], %s::integer[], %s::bigint[], %s::bytea[], %s::bytea[])""",
+                %s::integer[], %s::boolean[], %s::smallint[], %s::integer[], %s::bigint[], %s::bytea[],
+                %s::bytea[])""",
             (
                 [arrival.message.id for arrival in arrivals],
                 [arrival.message.lane for arrival in arrivals],
@@ -214,6 +231,7 @@ def _insert(
                 [seat.retry for seat in seats],
                 [seat.attempts for seat in seats],
                 [seat.held for seat in seats],
+                list(reasons),
                 [len(arrival.message.body) for arrival in arrivals],
                 [terms.number if seat.standing is Standing.ACTIVE else None for seat in seats],
                 [arrival.record for arrival in arrivals],
@@ -258,6 +276,6 @@ def know_lanes(connection: Connection, lanes: dict[str, str], terms: Terms) -> N
 
 _QUEUES = """SELECT v FROM unnest(%s::text[]) AS v WHERE EXISTS (
     SELECT 1 FROM messages m WHERE m.lane = v AND m.standing = 1 AND m.owner IS NULL)"""
-_USES = "SELECT digest, id, body, used FROM keys WHERE digest = ANY(%s::bytea[])"
-_HERE = """SELECT id FROM messages WHERE id = ANY(%s::bytea[])
+USES = "SELECT digest, id, body, used FROM keys WHERE digest = ANY(%s::bytea[])"
+HERE = """SELECT id FROM messages WHERE id = ANY(%s::bytea[])
     UNION ALL SELECT id FROM delivered WHERE id = ANY(%s::bytea[])"""

@@ -104,5 +104,6 @@ class Channel:
                 self._tell(operations, await self._write(operations))
             except (StoreAway, CommitFailed) as error:
                 self._pending = [*operations, *self._pending]
-                self.refuse(error)
+                # Nothing is tried again after this: whoever waits hears the same of both.
+                self.refuse(CommitFailed(str(error)))
                 return

@@ -2,13 +2,14 @@
 
 A `Line` is used by one thread at a time and connects anew when it has to. Whatever the reason, a database that can't be
 reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
-What two transactions did to each other (a deadlock, a serialization failure) is tried again here. Anything else is a
-fault of ours or of the tables, and CommitFailed.
+What two transactions did to each other (a deadlock, a serialization failure, the same row twice) is tried again here.
+Anything else is a fault of ours or of the tables, and CommitFailed.
 """
 
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from select import POLLIN, poll
 from typing import Any, TypeVar
 
 import psycopg
@@ -26,7 +27,7 @@ CONNECT_WITHIN = 3
 TRIES = 20
 """Of a transaction that others got in the way of."""
 
-IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected)
+IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 _AWAY = (
     psycopg.OperationalError,  # includes all of class 57 and what libpq itself meets
     psycopg.InterfaceError,
@@ -48,12 +49,15 @@ _logger = logging.getLogger("holdfast.store")
 
 
 class Line:
-    """`threaded` False does everything on the loop: for virtual time, where no thread may run."""
+    """`threaded` False does everything on the loop: for virtual time, where no thread may run. `listens`: what the
+    server says unasked is waited for.
+    """
 
-    def __init__(self, url: str, name: str, *, threaded: bool) -> None:
+    def __init__(self, url: str, name: str, *, threaded: bool, listens: bool = False) -> None:
         self._url = url
         self._name = name
         self._threaded = threaded
+        self._listens = listens
         self._connection: Connection | None = None
         self._turn = trio.CapacityLimiter(1)
 
@@ -62,8 +66,8 @@ class Line:
 
         After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew.
         """
+        await trio.lowlevel.checkpoint()  # Whoever calls it over and over can be cancelled here alone.
         if not self._threaded:
-            await trio.lowlevel.checkpoint()
             return self._attempt(work)
         with trio.CancelScope(shield=within is None, deadline=_deadline(within)) as scope:
             return await trio.to_thread.run_sync(
@@ -74,11 +78,12 @@ class Line:
         raise StoreAway(f"the database did not answer within {within:.0f} s")
 
     def open(self) -> Connection:
-        """The connection, made if there is none."""
-        connection = self._connection
-        if connection is None or connection.closed:
-            connection = self._connection = connect(self._url, self._name)
-        return connection
+        """The connection, made if there is none, or if the server has hung up on the one there was."""
+        if self._connection is not None and _is_over(self._connection, self._listens):
+            self.close()
+        if self._connection is None:
+            self._connection = connect(self._url, self._name)
+        return self._connection
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -154,6 +159,21 @@ def connect(url: str, name: str) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def _is_over(connection: Connection, listens: bool) -> bool:
+    """Whether the server has hung up. Better found before a commit than by one: nobody could say if that was done."""
+    if connection.closed or listens:
+        return connection.closed
+    socket = poll()
+    socket.register(connection.pgconn.socket, POLLIN)
+    try:
+        # The last words come before the end of the stream, and each is a read.
+        while socket.poll(0):
+            connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return False
 
 
 def _deadline(within: float | None) -> float:

@@ -181,6 +181,17 @@ def _keep_attempts(connection: Connection, group: _Group) -> None:
     made: list[tuple[MessageId, Attempt]] = [
         (fail.entry.message.id, fail.attempt) for fail in group.of(Fail) if fail.entry.message.id in group.mine
     ]
+    insert_attempts(connection, made)
+    older = [(id, attempt.number - 2) for id, attempt in made if attempt.number > 3]
+    if older:
+        connection.execute(
+            """UPDATE attempts a SET answer = NULL FROM unnest(%s::bytea[], %s::integer[]) AS v(id, number)
+            WHERE a.id = v.id AND a.number = v.number""",
+            _columns(older, 2),
+        )
+
+
+def insert_attempts(connection: Connection, made: Sequence[tuple[MessageId, Attempt]]) -> None:
     if not made:
         return
     kept = [
@@ -193,13 +204,6 @@ def _keep_attempts(connection: Connection, group: _Group) -> None:
         ON CONFLICT (id, number) DO NOTHING""",
         _columns(kept, 4),
     )
-    older = [(id, attempt.number - 2) for id, attempt in made if attempt.number > 3]
-    if older:
-        connection.execute(
-            """UPDATE attempts a SET answer = NULL FROM unnest(%s::bytea[], %s::integer[]) AS v(id, number)
-            WHERE a.id = v.id AND a.number = v.number""",
-            _columns(older, 2),
-        )
 
 
 def _lanes_of(group: _Group) -> dict[str, str]:

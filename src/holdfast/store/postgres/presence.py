@@ -16,6 +16,7 @@ from holdfast.store.postgres import counting, waking
 from holdfast.store.postgres.claiming import read_lane
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import RETRY, one
+from holdfast.store.postgres.schema import VERSION
 from holdfast.store.postgres.terms import Terms
 
 LOOK_BACK = 5_000
@@ -63,9 +64,9 @@ def register(connection: Connection, name: str, delivers: bool, now: int, lease:
         connection.execute("UPDATE meta SET value = %s WHERE name = %s", (run.to_bytes(8, "big"), _RUN))
     number = int(one(connection.execute("SELECT nextval('replica_numbers')").fetchone()))
     connection.execute(
-        """INSERT INTO replicas (number, name, delivers, version, started_at, lease_until)
-        VALUES (%s, %s, %s, %s, %s, %s)""",
-        (number, name, delivers, __version__, now, now + lease),
+        """INSERT INTO replicas (number, name, delivers, version, tables, started_at, lease_until)
+        VALUES (%s, %s, %s, %s, %s, %s, %s)""",
+        (number, name, delivers, __version__, VERSION, now, now + lease),
     )
     connection.commit()
     return Member(number, run)

@@ -19,6 +19,10 @@ PLACE = "standing, born, due, retry, attempts, held"
 """The columns of a place, in the order that `place` takes them."""
 
 
+def number_of(reason: DeadReason | None) -> int | None:
+    return None if reason is None else REASONS.index(reason)
+
+
 def place(standing: int, born: int, due: int, retry: int, attempts: int, held: bool) -> Place:
     return Place(STANDINGS[standing], born, due, retry, attempts, held)
 

@@ -23,14 +23,16 @@ it, when the last of them is gone. What an engine may lack stands in statements 
 """
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
+from psycopg import errors
 
 from holdfast.core.errors import StoreUnusable
 
 SCHEMA = "holdfast"
-VERSION = 1
 
 _LOCK = 0x686F6C64
 """One at a time makes steps: the advisory lock of this number, where the engine has them."""
@@ -121,6 +123,7 @@ STEPS = (
                 name text NOT NULL,
                 delivers boolean NOT NULL,
                 version text NOT NULL,
+                tables integer NOT NULL,
                 started_at bigint NOT NULL,
                 lease_until bigint NOT NULL
             )""",
@@ -137,51 +140,71 @@ STEPS = (
 )
 
 
-def bring_up_to_date(connection: psycopg.Connection, *, contract: bool = False) -> tuple[int, int]:
+VERSION = max(step.version for step in STEPS)
+
+
+def bring_up_to_date(
+    connection: psycopg.Connection, steps: Sequence[Step] = STEPS, *, contract: bool = False
+) -> tuple[int, int]:
     """Make the steps that are missing, on a connection outside of a transaction; the version before and after. Raises
-    StoreUnusable if the tables are of a later version that this one can't work with.
+    StoreUnusable if the tables are past what these steps know, or if someone alive would be past them.
     """
-    before = version(connection)
-    if before > VERSION:
-        raise StoreUnusable(f"the tables are of version {before}, and this holdfast knows {VERSION}: use a newer one")
-    missing = [step for step in STEPS if step.version > before and (contract or not step.contracts)]
+    made = _made(connection)
+    before, known = max(made, default=0), max(step.version for step in steps)
+    needed = max(made.values(), default=0)
+    if needed > known:
+        raise StoreUnusable(f"the tables need version {needed}, and this holdfast knows {known}: use a newer one")
+    missing = [step for step in steps if step.version not in made and (contract or not step.contracts)]
     if not missing:
         return before, before
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
         connection.execute(f"SET LOCAL search_path TO {SCHEMA}")
-        connection.execute("CREATE TABLE IF NOT EXISTS versions (version integer PRIMARY KEY)")
+        connection.execute("CREATE TABLE IF NOT EXISTS versions (version integer PRIMARY KEY, needs integer NOT NULL)")
         made = _made(connection)
         for step in missing:
             if step.version not in made:
                 _make(connection, step)
-    return before, version(connection)
+    _tune(connection, missing)
+    return before, max(_made(connection))
 
 
 def _make(connection: psycopg.Connection, step: Step) -> None:
+    if step.contracts:
+        _refuse_if_older(connection, step.version)
     for statement in step.statements:
         connection.execute(statement)
-    for statement in step.if_possible:
-        try:
-            with connection.transaction():
+    needs = step.version if step.contracts else 0
+    connection.execute("INSERT INTO versions (version, needs) VALUES (%s, %s)", (step.version, needs))
+
+
+def _refuse_if_older(connection: psycopg.Connection, version: int) -> None:
+    """Nothing is taken away from under a replica that still uses it."""
+    time = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    older = connection.execute(
+        f"SELECT name, version FROM replicas WHERE tables < %s AND lease_until >= {time} ORDER BY number", (version,)
+    ).fetchall()
+    if older:
+        names = ", ".join(f"{name} ({running})" for name, running in older)
+        raise StoreUnusable(f"step {version} removes what older replicas use, and these are alive: {names}")
+
+
+def _tune(connection: psycopg.Connection, steps: Sequence[Step]) -> None:
+    """Each by itself: an engine that lacks one need not lack the next."""
+    connection.execute(f"SET search_path TO {SCHEMA}")
+    for step in steps:
+        for statement in step.if_possible:
+            with suppress(errors.FeatureNotSupported, errors.SyntaxError, errors.InvalidParameterValue):
                 connection.execute(statement)
-        except (psycopg.errors.FeatureNotSupported, psycopg.errors.SyntaxError, psycopg.errors.InvalidParameterValue):
-            continue  # Another engine: it has no such storage to tune.
-    connection.execute("INSERT INTO versions (version) VALUES (%s)", (step.version,))
 
 
-def version(connection: psycopg.Connection) -> int:
-    """The last step that was made; 0 if none was."""
+def _made(connection: psycopg.Connection) -> dict[int, int]:
+    """The steps that were made, and the version that each one needs of whoever uses the tables."""
     found = connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.versions",)).fetchone()
     if found is None or found[0] is None:
-        return 0
-    row = connection.execute(f"SELECT coalesce(max(version), 0) FROM {SCHEMA}.versions").fetchone()
-    return int(row[0]) if row else 0
-
-
-def _made(connection: psycopg.Connection) -> set[int]:
-    return {row[0] for row in connection.execute("SELECT version FROM versions")}
+        return {}
+    return dict(connection.execute(f"SELECT version, needs FROM {SCHEMA}.versions").fetchall())
 
 
 def shown(url: str) -> str:

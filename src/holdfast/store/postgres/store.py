@@ -1,7 +1,8 @@
 """The store that replicas share, behind the port.
 
 Four connections, each with what may wait for nothing else: new messages; outcomes and every other change; claims; what
-operators ask. A fifth keeps the lease and listens. While the database is away new messages are refused at once,
+operators ask. A fifth keeps the lease and listens; a sixth is there while messages come from a store of this machine's.
+While the database is away new messages are refused at once,
 outcomes stay in memory and are written when it is back, and whoever asked for work waits.
 """
 
@@ -20,6 +21,7 @@ from holdfast.core.errors import CommitFailed, StoreAway, StoreError, StoreUnusa
 from holdfast.core.fleet import LEASE, RENEW_EVERY, Crew, may_begin
 from holdfast.core.message import Entry, Message, MessageId, State, next_id
 from holdfast.store.ledger import group_size
+from holdfast.store.moving import Moving
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -31,12 +33,13 @@ from holdfast.store.port import (
     Hearing,
     LaneRecord,
     Operation,
+    Shelve,
     StoreStatistics,
     Story,
     Switch,
     View,
 )
-from holdfast.store.postgres import accepting, claiming, counting, outcomes, presence, rows, schema, showing
+from holdfast.store.postgres import accepting, claiming, counting, outcomes, presence, rows, schema, showing, taking
 from holdfast.store.postgres.channel import TRY_AGAIN_AFTER, Channel
 from holdfast.store.postgres.connection import Connection, Line, Work
 from holdfast.store.postgres.presence import Beat, Member
@@ -49,6 +52,8 @@ from holdfast.store.writer_thread import Waiter
 
 ANSWER_WITHIN = 5.0
 """Seconds after which whoever sent a webhook is told that the store is away, if it does not say so itself."""
+MOVED_WITHIN = 10.0
+"""The same for a page of messages that come from another store: someone may wait behind them."""
 LISTEN_FOR = 0.25
 MEASURE_EVERY = 10
 """Beats between two looks at how full the store is and at what those who are gone left behind."""
@@ -85,9 +90,11 @@ class PostgresStore:
         self._delivers = delivers
         self._threaded = threaded
         self._lease, self._renew_every = lease, renew_every
-        self._accepts, self._writes, self._claims, self._shows, self._presence = (
-            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status", "presence")
+        self._accepts, self._writes, self._claims, self._shows = (
+            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status")
         )
+        self._moves = Line(url, "moves", threaded=threaded)
+        self._presence = Line(url, "presence", threaded=threaded, listens=True)
         self._member = Member(0, rules.run)
         self._lease_until = 0
         self._connected_since = 0
@@ -180,7 +187,7 @@ class PostgresStore:
         self.close()
 
     def close(self) -> None:
-        for line in (self._accepts, self._writes, self._claims, self._shows, self._presence):
+        for line in (self._accepts, self._writes, self._claims, self._shows, self._presence, self._moves):
             line.close()
 
     # -- presence ----------------------------------------------------------------------------------------------------
@@ -284,7 +291,9 @@ class PostgresStore:
 
     def _comes_back(self) -> None:
         self.away = False
-        self.on_away(None)
+        if self._trouble:
+            self._trouble = ""
+            self.on_away(None)
         self.on_back()
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -332,8 +341,25 @@ class PostgresStore:
             results: list[Any] = await self._accepts.run(work, within=ANSWER_WITHIN)
         except StoreAway as away:
             self._goes_away(away)
+            self._disown([arrival.message for arrival in arrivals if arrival.offered])
             raise
         return results
+
+    def _disown(self, messages: Sequence[Message]) -> None:
+        """They may have been stored as this replica's own, which it does not know: anyone may have them then."""
+        if messages:
+            self._writing.put(Shelve(messages))
+
+    async def take_in(self, page: Sequence[Moving]) -> list[Any]:
+        """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
+        or was is a Duplicate of itself. Raises StoreAway.
+        """
+        work = partial(taking.take, page=page, room=self._room, lanes=self._lanes, terms=self._terms(0))
+        try:
+            return await self._moves.run(work, within=MOVED_WITHIN)
+        except StoreAway as away:
+            self._goes_away(away)
+            raise
 
     def _is_offered(self, operation: Accept) -> bool:
         """Whether this replica takes a message at once: it delivers, has room, and what it holds is safely its own."""

@@ -1,0 +1,259 @@
+"""Where new messages go while the database that replicas share is away: a store on this machine's own disk.
+
+They are acknowledged once they are there, and moved over when the database is back; nothing is delivered from here. A
+host that still has something here gets nothing past it, so that its order holds; all others go straight to the
+database. What the database may or may not have stored when it went away is put here under the same id, by which it is
+known there.
+
+A host that gets messages all the time would never have none left here. So when little is left, what would be added is
+held back in memory until that little has gone, and then goes to the database itself.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import trio
+
+from holdfast.clock import Clock
+from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.message import Message, MessageId
+from holdfast.store.ledger import Ledger
+from holdfast.store.moving import Moved, Mover, Moving, TakeIn
+from holdfast.store.port import Accept, Acceptance, Accepted, Done, Forget, Hearing, Purge, Shelve
+from holdfast.store.work import StoreRules
+
+LITTLE = 1_024
+TRY_AGAIN_AFTER = 0.25
+WAIT_FOR_ROOM = 5.0
+"""Seconds before what the database has no room for is offered again."""
+LANES_A_PAGE = 1_000
+PURGED_AT_ONCE = 1_000
+
+
+class Database(Acceptance, Protocol):
+    """The store that everything goes to in the end."""
+
+    @property
+    def away(self) -> bool: ...
+
+    @property
+    def take_in(self) -> TakeIn: ...
+
+
+class Spool:
+    """An Acceptance in front of a database. Nobody else writes to its `ledger`.
+
+    `on_accepted` is told of each message that is put here; `on_began` when it is no longer empty, and how many were
+    found at a start; `on_moved` when it is empty again.
+    """
+
+    def __init__(self, database: Database, ledger: Ledger, rules: StoreRules, clock: Clock) -> None:
+        self._database = database
+        self.ledger = ledger
+        self._rules = rules
+        self._clock = clock
+        self._mover = Mover(ledger, database.take_in, self._arrived)
+        self._hosts: Counter[str] = Counter()
+        self._lanes: set[str] = set()
+        self._held: list[Accept] | None = None
+        self._filled, self._emptied = trio.Event(), trio.Event()
+        self._emptied.set()
+        self.since: int | None = None
+        """When what is here began to come; None while nothing is."""
+        self.on_accepted: Callable[[Message], None] = lambda message: None
+        self.on_began: Callable[[int], None] = lambda found: None
+        self.on_moved: Callable[[Moved], None] = lambda moved: None
+        ledger.on_accepted = lambda message, active: self.on_accepted(message)
+
+    @property
+    def count(self) -> int:
+        return self._hosts.total()
+
+    @property
+    def full(self) -> bool:
+        return self.ledger.full
+
+    @property
+    def failed(self) -> CommitFailed | None:
+        return self.ledger.failed
+
+    @property
+    def broken(self) -> trio.Event:
+        return self.ledger.broken
+
+    def configure(self, rules: StoreRules) -> None:
+        """Other numbers from the next group on."""
+        self._rules = rules
+        self.ledger.configure(rules)
+
+    async def wait_empty(self) -> None:
+        await self._emptied.wait()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; what is not moved by then stays on disk, for the next start."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.ledger.run)
+            if self.failed is None:
+                await self._look()
+                nursery.start_soon(self._keep_moving)
+            task_status.started()
+
+    # -- coming in ---------------------------------------------------------------------------------------------------
+
+    def mint(self, now: int) -> MessageId:
+        return self._database.mint(now)
+
+    def submit(self, operation: Accept) -> None:
+        if self._database.away or operation.message.host in self._hosts:
+            self.put(operation)
+        else:
+            operation.done = _Trial(self, operation, operation.done)
+            self._database.submit(operation)
+
+    def put(self, operation: Accept) -> None:
+        """Keep it here."""
+        if self._held is not None:
+            self._held.append(operation)
+            return
+        message = operation.message
+        self._hosts[message.host] += 1
+        self.ledger.last_id = max(self.ledger.last_id, message.id)
+        operation.done = _Spooled(self, message.host, operation.done)
+        self.ledger.submit(operation)
+
+    def is_here(self) -> None:
+        """One more is on disk."""
+        if self.since is None:
+            self._begin(self._clock.now(), 0)
+
+    def _begin(self, since: int, found: int) -> None:
+        self.since = since
+        self._emptied = trio.Event()
+        self._filled.set()
+        self.on_began(found)
+
+    def is_not_here(self, host: str) -> None:
+        """One has gone, or was not taken."""
+        self._hosts[host] -= 1
+        if self._hosts[host] <= 0:
+            del self._hosts[host]
+
+    async def _look(self) -> None:
+        """What an earlier run has left here."""
+        found = await self.ledger.statistics()
+        if not found.waiting and not found.dead:
+            return
+        after: str | None = None
+        while True:
+            page, after = await self.ledger.circuits(None, after, LANES_A_PAGE)
+            for view in page:
+                if view.waiting:
+                    self._hosts[view.record.host] += view.waiting
+            if after is None:
+                break
+        self._begin(found.oldest_waiting_at or self._clock.now(), found.waiting + found.dead)
+
+    # -- going out ---------------------------------------------------------------------------------------------------
+
+    async def _keep_moving(self) -> None:
+        while self.failed is None:
+            await self._filled.wait()
+            await self._empty()
+
+    async def _empty(self) -> None:
+        moved = Moved()
+        while True:
+            pause = await self._move(moved)
+            if not self._filled.is_set() or self.failed is not None:
+                return
+            await trio.sleep(pause)
+
+    async def _move(self, moved: Moved) -> float:
+        """Once through all that is here. Returns after how many seconds to go on."""
+        if self._database.away:
+            return TRY_AGAIN_AFTER
+        is_last = sum(count for host, count in self._hosts.items() if host not in moved.left) <= LITTLE
+        try:
+            if is_last:
+                self._held = []
+                # What was submitted until now is on disk after this.
+                await self.ledger.perform(Shelve([]))
+            await self._mover.run(moved)
+            if is_last and not moved.full:
+                self._finish(moved)
+        except StoreAway:
+            return TRY_AGAIN_AFTER
+        except CommitFailed:
+            # Either store's, and each tells of it. The database keeps its own going or ends the process.
+            return WAIT_FOR_ROOM
+        finally:
+            self._release()
+        return WAIT_FOR_ROOM if moved.left else 0
+
+    def _finish(self, moved: Moved) -> None:
+        """Nothing came meanwhile: what is still here can't be read, or the database has no room for it."""
+        self._hosts = Counter({host: count for host, count in self._hosts.items() if host in moved.left})
+        if moved.left:
+            return
+        self._filled, self.since = trio.Event(), None
+        self._emptied.set()
+        self._tidy()
+        self.on_moved(moved)
+
+    def _arrived(self, page: list[Moving]) -> None:
+        for each in page:
+            self.is_not_here(each.message.host)
+            self._lanes.add(each.message.lane)
+
+    def _release(self) -> None:
+        """What was held back goes where it belongs now."""
+        held, self._held = self._held or [], None
+        for operation in held:
+            self.submit(operation)
+
+    def _tidy(self) -> None:
+        """What came with messages that have gone: circuits, which are the database's to keep, and keys past their
+        time. Younger ones stay: while the database is away they answer from here.
+        """
+        for lane in self._lanes:
+            self.ledger.submit(Forget(lane))
+        self._lanes.clear()
+        self.ledger.submit(Purge(0, 0, self._clock.now() - self._rules.idempotency, PURGED_AT_ONCE))
+
+
+class _Trial(Hearing):
+    """Whoever waits for a message that is on its way to the database: if that is away, it is kept here."""
+
+    __slots__ = ("_done", "_operation", "_spool")
+
+    def __init__(self, spool: Spool, operation: Accept, done: Done | None) -> None:
+        self._spool = spool
+        self._operation = operation
+        self._done = done
+
+    def __call__(self, result: Any) -> None:
+        if isinstance(result, StoreAway):
+            self._operation.done = self._done
+            self._spool.put(self._operation)
+        elif self._done is not None:
+            self._done(result)
+
+
+class _Spooled(Hearing):
+    """Whoever waits for a message that is on its way to this machine's disk."""
+
+    __slots__ = ("_done", "_host", "_spool")
+
+    def __init__(self, spool: Spool, host: str, done: Done | None) -> None:
+        self._spool = spool
+        self._host = host
+        self._done = done
+
+    def __call__(self, result: Any) -> None:
+        if type(result) is Accepted:
+            self._spool.is_here()
+        else:
+            self._spool.is_not_here(self._host)
+        if self._done is not None:
+            self._done(result)

@@ -1,0 +1,98 @@
+"""`holdfast migrate`: the tables of a shared database become those of this version."""
+
+import json
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cli.conftest import Run
+from holdfast.store.postgres.schema import SCHEMA, VERSION
+from ports import refusing_port
+from postgres import PASSWORD
+
+
+@pytest.fixture
+def url(database: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", database)
+    return database
+
+
+@pytest.mark.usefixtures("url")
+def test_it_says_what_it_did(holdfast: Run) -> None:
+    first, second, third = holdfast("migrate"), holdfast("migrate"), holdfast("migrate", "--json")
+    assert [done.returncode for done in (first, second, third)] == [0, 0, 0]
+    assert first.stdout.endswith(f": version 0 before, {VERSION} now\n")
+    assert second.stdout.endswith(f": version {VERSION}, nothing to do\n")
+    assert json.loads(third.stdout) == {"before": VERSION, "after": VERSION}
+    assert "postgresql://" in first.stdout
+    assert PASSWORD not in first.stdout + second.stdout
+
+
+def test_a_newer_version_s_tables_are_exit_status_3(holdfast: Run, url: str) -> None:
+    holdfast("migrate")
+    with psycopg.connect(url) as connection:
+        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99)".encode())
+    done = holdfast("migrate")
+    assert done.returncode == 3
+    assert done.stderr.startswith("holdfast: the tables are of version 99")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_database_that_can_not_be_reached_is_exit_status_1(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", f"postgresql://u:hunter2@127.0.0.1:{refusing_port()}/hooks")
+    done = holdfast("migrate")
+    assert done.returncode == 1
+    assert "Connection refused" in done.stderr
+    assert "hunter2" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_one_that_refuses_the_password_is_exit_status_3(
+    holdfast: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if PASSWORD not in url:
+        pytest.skip("HOLDFAST_TEST_POSTGRES names a server that lets in whom it likes")
+    monkeypatch.setenv("HOLDFAST_STORE__URL", url.replace(PASSWORD, "hunter2"))
+    done = holdfast("migrate")
+    assert done.returncode == 3
+    assert "password authentication failed" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_it_needs_a_database(holdfast: Run) -> None:
+    done = holdfast("migrate")
+    assert done.returncode == 2
+    assert done.stderr == "holdfast: migrate needs store.url; an embedded store is migrated by holdfast run\n"
+
+
+def test_it_needs_no_secrets_but_the_url(holdfast: Run, url: str, tmp_path: Path) -> None:
+    """So that a job of its own can do it, which has none."""
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[ingest]\ntoken_file = "/not/there"\n')
+    assert holdfast("migrate", "--config", str(config)).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["run", "check", "migrate"])
+def test_without_the_extra_there_is_one_clear_line(
+    holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "psycopg.py").write_text("raise ImportError(\"No module named 'psycopg'\")\n")
+    monkeypatch.setenv("PYTHONPATH", str(hidden))
+    monkeypatch.setenv("HOLDFAST_STORE__URL", "postgresql://db/hooks")
+    done = holdfast(command)
+    assert done.returncode == 2
+    assert done.stderr.startswith('holdfast: store.url: needs the extra "postgres"')
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["run", "check", "migrate"])
+def test_an_option_that_is_none_is_a_fault_of_the_config(
+    holdfast: Run, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", "postgresql://u:hunter2@db/hooks?sslmod=hunter2")
+    done = holdfast(command)
+    assert done.returncode == 2
+    assert done.stderr == 'holdfast: store.url: invalid URI query parameter: "sslmod"\n'

@@ -1,0 +1,138 @@
+"""Replicas in virtual time: each a gateway on its own connection to one real database, with the same receivers."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import trio
+
+from answers import GivenAnswer
+from cable import Cable
+from holdfast.clock import TrioClock
+from holdfast.config import Config, build
+from holdfast.core.fleet import HEARD_WITHIN
+from holdfast.core.tally import Tally
+from holdfast.delivery.fleet.dispatcher import FleetDispatcher
+from holdfast.delivery.service import Delivery
+from holdfast.http.transport import Origin
+from holdfast.news import News
+from holdfast.store.postgres.store import PostgresStore
+from sim.world import HOST, START, Request, World, settle
+
+LEASE = 6
+BEAT = 1
+
+
+@dataclass
+class Replica(World):
+    """One gateway of a fleet. `url` is its way to the database."""
+
+    url: str = ""
+    number: int = 0
+    made: list[float] = field(default_factory=list)
+    """When it began which attempts."""
+
+    async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> GivenAnswer:
+        self.made.append(self.now)
+        return await super().exchange(origin, head, body, deadline)
+
+    def compose(self) -> None:
+        self.started_at = self.clock.now()
+        self.ledger: Any = PostgresStore(
+            self.url,
+            self.store_rules(),
+            self.clock,
+            Random(self.number).getrandbits,
+            max_size=1 << 30,
+            threaded=False,
+        )
+        self.news, self.tally = News(self.clock), Tally()
+        self.delivery = Delivery(
+            self.config,
+            self.ledger,
+            self,
+            self.clock,
+            self.chance,
+            self.started_at,
+            self.news,
+            self.tally,
+            shared=True,
+        )
+        dispatcher = self.delivery.dispatcher
+        assert isinstance(dispatcher, FleetDispatcher)
+        self.dispatcher: FleetDispatcher = dispatcher
+
+    @property
+    def held(self) -> int:
+        """How many messages it has in memory."""
+        return sum(len(lane.known) for lane in self.roster.live.values())
+
+    @property
+    def share(self) -> int:
+        lane = self.roster.find(HOST)
+        assert lane is not None
+        return lane.host.limit
+
+
+@dataclass
+class Fleet:
+    """Replicas that run, and what receivers saw of all of them."""
+
+    url: str
+    config: Config
+    scripts: dict[str, Any] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    open: Counter[str] = field(default_factory=Counter)
+    began: float = field(default_factory=trio.current_time)
+    clock: TrioClock = field(default_factory=lambda: TrioClock(START))
+    replicas: list[Replica] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def running(self, count: int) -> AsyncIterator[list[Replica]]:
+        """So many replicas, once each knows of all the others."""
+        async with AsyncExitStack() as stack:
+            replicas = [await stack.enter_async_context(self.replica()) for _ in range(count)]
+            await trio.sleep(HEARD_WITHIN / 1000 + BEAT)
+            yield replicas
+
+    @asynccontextmanager
+    async def replica(self, cable: Cable | None = None) -> AsyncIterator[Replica]:
+        """By a cable if it is to be cut off."""
+        replica = Replica(
+            self.config,
+            scripts=self.scripts,
+            requests=self.requests,
+            open=self.open,
+            began=self.began,
+            clock=self.clock,
+            url=self.url if cable is None else cable.url,
+            number=len(self.replicas),
+        )
+        self.replicas.append(replica)
+        async with replica.gateway():
+            yield replica
+
+    def sent(self) -> Counter[str]:
+        """How often each message was sent."""
+        return Counter(request.id for request in self.requests)
+
+    def most_open(self, host: str = HOST) -> int:
+        return max((request.beside for request in self.requests if request.host == host), default=0)
+
+    def of(self, name: str) -> list[int]:
+        """A number of each replica's tally."""
+        return [getattr(replica.tally, name) for replica in self.replicas]
+
+    async def until(self, condition: Any, within: float = 60) -> None:
+        """Wait in virtual time."""
+        with trio.fail_after(within):
+            while not condition():
+                await trio.sleep(0.1)
+        await settle()
+
+
+def fleet(url: str, **sections: dict[str, Any]) -> Fleet:
+    return Fleet(url, build(sections))
