@@ -14,7 +14,7 @@ from contract.consistency import check as assert_consistent
 from contract.consistency import check_shares as assert_shares
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import id_text
-from holdfast.store import taking, walking
+from holdfast.store import incoming, walking
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.offline import Finding, Imported, NotAnExport, OfflineStore, check_header
 from holdfast.store.port import Accept, Duplicate
@@ -77,7 +77,7 @@ def test_export_import_export_gives_the_same_lines(
 ) -> None:
     original = build(tmp_path / "store", killed=killed)
     monkeypatch.setattr(walking, "BATCH", batch)
-    monkeypatch.setattr(taking, "BATCH", batch)
+    monkeypatch.setattr(incoming, "BATCH", batch)
     lines = export(original)
     done, bad = take(empty, lines)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
@@ -169,7 +169,7 @@ def test_repeating_an_import_skips_what_is_there(empty: Populated, exported: lis
 def test_an_interrupted_import_is_completed_by_repeating_it(
     empty: Populated, exported: list[bytes], monkeypatch: MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking, "BATCH", 3)
+    monkeypatch.setattr(incoming, "BATCH", 3)
 
     def torn():
         yield from exported[1:20]

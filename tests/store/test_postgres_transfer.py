@@ -16,7 +16,7 @@ from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 from contract.builders import DAY, HOST, NOW, RULES, HandClock, active, idempotency, success
 from holdfast.core.errors import StoreAway, StoreFull, StoreUnusable
 from holdfast.core.message import Message, id_text
-from holdfast.store import taking
+from holdfast.store import incoming
 from holdfast.store.fsck import Finding
 from holdfast.store.offline import Imported, Maintained, open_database
 from holdfast.store.port import Accept, Deliver, Duplicate
@@ -93,7 +93,7 @@ def test_a_store_that_went_through_a_database_is_the_same(
     monkeypatch: MonkeyPatch,
     batch: int,
 ) -> None:
-    monkeypatch.setattr(taking, "BATCH", batch)
+    monkeypatch.setattr(incoming, "BATCH", batch)
     monkeypatch.setattr(walking, "PAGE", batch)
     done, bad = take(database, exported)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
@@ -167,7 +167,7 @@ def test_repeating_an_import_skips_what_is_there(exported: list[bytes], database
 def test_an_interrupted_import_is_completed_by_repeating_it(
     exported: list[bytes], database: str, monkeypatch: MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking, "BATCH", 3)
+    monkeypatch.setattr(incoming, "BATCH", 3)
 
     def torn() -> Iterator[bytes]:
         yield from exported[1:20]

@@ -8,7 +8,7 @@ sound.py     whether one row can be read
 standing.py  which index entries a message has
 fsck.py      what is wrong
 repair.py    mends it; clues.py finds lost places, aside.py keeps what was taken out
-lines.py     how an export looks; taking.py reads it line by line
+lines.py     how an export looks; incoming.py reads it line by line
 export.py, restore.py  out, and in again; files.py writes files that are whole and private
 """
 
@@ -21,10 +21,10 @@ from holdfast.core.errors import StoreUnusable
 from holdfast.store.export import export_lines
 from holdfast.store.files import CannotWrite, written_beside
 from holdfast.store.fsck import Finding, check
+from holdfast.store.incoming import Imported, NotAnExport, check_header
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.repair import Repair, Repaired
 from holdfast.store.restore import Import
-from holdfast.store.taking import Imported, NotAnExport, check_header
 from holdfast.store.work import StoreRules
 
 __all__ = [

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, MessageId, Standing
 from holdfast.store import keys, lines, records
+from holdfast.store.incoming import Imported, batches
 from holdfast.store.keys import Use
 from holdfast.store.lines import Line
 from holdfast.store.records import lane_key, numbered, stamp
@@ -20,7 +21,6 @@ from holdfast.store.sound import check_attempt, check_lane, check_message, check
 from holdfast.store.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.summaries import summarise
 from holdfast.store.tables import Engine, Table, Transaction
-from holdfast.store.taking import Imported, batches
 from holdfast.store.walking import put_row
 from holdfast.store.work import Group, StoreRules, Work
 

@@ -11,32 +11,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import Attempt, Message, MessageId, Place, Standing
+from holdfast.core.message import Attempt, MessageId, Place
 from holdfast.store import lines, records
+from holdfast.store.incoming import Imported, batches
 from holdfast.store.lines import Key, Line
-from holdfast.store.port import LaneRecord
+from holdfast.store.port import Accept, LaneRecord
 from holdfast.store.postgres import counting, rows, waking
-from holdfast.store.postgres.accepting import know_lanes
+from holdfast.store.postgres.accepting import HERE, USES, Arrival, insert, seat_of, take_keys
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import NUMBERS, REASONS, STATE_NUMBERS
+from holdfast.store.postgres.outcomes import insert_attempts
+from holdfast.store.postgres.rows import STATE_NUMBERS
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.postgres.walking import repeated
 from holdfast.store.records import numbered
 from holdfast.store.room import WATERMARK
 from holdfast.store.shares import MESSAGE_COST
-from holdfast.store.sound import check_attempt, check_lane, check_message, check_moments
-from holdfast.store.taking import Imported, batches
+from holdfast.store.sound import ID, check_attempt, check_lane, check_message, check_moments
 
 MOST_RETRIES, MOST_ATTEMPTS = (1 << 15) - 1, (1 << 31) - 1
 """What the columns hold."""
-
-
-class _Waiting(NamedTuple):
-    message: Message
-    place: Place
-    reason: int | None
-    record: bytes
-    body: bytes | None
 
 
 class _Finished(NamedTuple):
@@ -46,13 +39,16 @@ class _Finished(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One line, encoded, with the rows of its attempts. `key` is what it is known by, `size` about what it adds."""
+    """One line, encoded, with the attempts that it tells of. `key` is what it is known by, `size` about what it adds;
+    `reason` is the number of what a dead message died of.
+    """
 
     kind: str
     key: Any
     what: Any
     size: int
-    attempts: Sequence[tuple[Any, ...]] = ()
+    attempts: Sequence[Attempt] = ()
+    reason: int | None = None
 
 
 class Import:
@@ -76,83 +72,50 @@ class Import:
 def _write(connection: Connection, batch: Sequence[Piece], terms: Terms) -> "Counter[str]":
     """One transaction. Returns how many lines of each kind it added."""
     fresh = _unknown(connection, [piece for piece in batch if piece.kind in ("message", "delivered")])
-    waiting = _put_messages(connection, [piece.what for piece in fresh if piece.kind == "message"], terms)
-    finished = _put_delivered(connection, [piece.what for piece in fresh if piece.kind == "delivered"])
-    there = {each.message.id for each in waiting} | finished
-    _put_attempts(connection, [row for piece in fresh if piece.key in there for row in piece.attempts])
+    messages = [piece for piece in fresh if piece.kind == "message"]
+    _refuse_if_full(connection, messages, terms)
     circuits = _put_circuits(connection, [piece.what for piece in batch if piece.kind == "circuit"], terms)
     keys = _put_keys(connection, [piece.what for piece in batch if piece.kind == "key"], terms)
-    lanes = {each.message.lane: each.message.host for each in waiting if each.reason is None}
-    if lanes:
-        know_lanes(connection, lanes, terms)
-    # Not only lowered: what comes may be older, and expire sooner, than what is there.
-    waking.review(connection, lanes.keys() | circuits, terms)
-    waking.hint(connection, sorted(lanes), terms)
-    return Counter(message=len(waiting), delivered=len(finished), circuit=len(circuits), key=keys)
+    finished = _put_delivered(connection, [piece.what for piece in fresh if piece.kind == "delivered"])
+    insert_attempts(connection, [(piece.key, attempt) for piece in fresh for attempt in piece.attempts])
+    waking.review(connection, circuits, terms)
+    _put_messages(connection, messages, terms)
+    return Counter(message=len(messages), delivered=finished, circuit=len(circuits), key=keys)
 
 
 def _unknown(connection: Connection, pieces: Sequence[Piece]) -> list[Piece]:
     """Those whose id is here neither waiting nor dead nor delivered; the first of each."""
     first = {piece.key: piece for piece in reversed(pieces)}
-    ids = list(first)
-    known = connection.execute(
-        """SELECT id FROM messages WHERE id = ANY(%s::bytea[]) UNION ALL
-        SELECT id FROM delivered WHERE id = ANY(%s::bytea[])""",
-        (ids, ids),
-    )
-    for (id,) in known:
-        first.pop(id, None)
-    return list(first.values())
+    ids = sorted(first)
+    known = {id for (id,) in connection.execute(HERE, (ids, ids))} if ids else set()
+    return [first[id] for id in ids if id not in known]
 
 
-def _put_messages(connection: Connection, coming: Sequence[_Waiting], terms: Terms) -> list[_Waiting]:
-    """Returns those that were put: another import may be under way."""
-    if not coming:
-        return []
-    adds = sum(MESSAGE_COST + len(each.message.body) for each in coming)
-    if counting.total(connection).bytes + adds > WATERMARK * terms.max_size:
+def _refuse_if_full(connection: Connection, messages: Sequence[Piece], terms: Terms) -> None:
+    adds = sum(MESSAGE_COST + len(piece.what.message.body) for piece in messages)
+    if adds and counting.total(connection).bytes + adds > WATERMARK * terms.max_size:
         raise StoreFull("the store is full; raise store.max_size and import the same file again")
-    put = connection.execute(
-        """INSERT INTO messages (id, lane, standing, born, due, retry, attempts, held, reason, size, record, body)
-        SELECT * FROM unnest(%s::bytea[], %s::text[], %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[],
-            %s::integer[], %s::boolean[], %s::smallint[], %s::integer[], %s::bytea[], %s::bytea[])
-        ON CONFLICT (id) DO NOTHING RETURNING id""",
-        _columns([_message_row(each) for each in sorted(coming)]),
-    )
-    there = {id for (id,) in put}
-    counts = counting.Counts()
-    for each in coming:
-        if each.message.id in there:
-            message = each.message
-            counts.add(message.host, message.lane, NUMBERS[each.place.standing], len(message.body))
-    counts.write(connection, terms.writer)
-    return [each for each in coming if each.message.id in there]
 
 
-def _message_row(each: _Waiting) -> tuple[Any, ...]:
-    message, (standing, *place), reason, record, body = each
-    return (message.id, message.lane, NUMBERS[standing], *place, reason, len(message.body), record, body)
+def _put_messages(connection: Connection, messages: Sequence[Piece], terms: Terms) -> None:
+    """At the end, since where nothing waits this commits."""
+    arrivals: list[Arrival] = [piece.what for piece in messages]
+    waiting = {piece.what.message.lane for piece in messages if piece.reason is None}
+    only_dead = {arrival.message.lane for arrival in arrivals} - waiting
+    seats = [seat_of(arrival, set()) for arrival in arrivals]
+    insert(connection, arrivals, seats, [piece.reason for piece in messages], only_dead, terms)
+    # What comes may be older than what is there, and expire sooner.
+    waking.review(connection, waiting, terms)
+    waking.hint(connection, sorted(waiting), terms)
 
 
-def _put_delivered(connection: Connection, coming: Sequence[_Finished]) -> set[MessageId]:
-    if not coming:
-        return set()
-    put = connection.execute(
-        """INSERT INTO delivered (id, at, record) SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[])
-        ON CONFLICT (id) DO NOTHING RETURNING id""",
-        _columns(sorted(coming)),
-    )
-    return {id for (id,) in put}
-
-
-def _put_attempts(connection: Connection, attempts: Sequence[tuple[Any, ...]]) -> None:
-    if attempts:
+def _put_delivered(connection: Connection, coming: Sequence[_Finished]) -> int:
+    if coming:
         connection.execute(
-            """INSERT INTO attempts (id, number, record, answer)
-            SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[])
-            ON CONFLICT (id, number) DO NOTHING""",
-            _columns(attempts),
+            "INSERT INTO delivered (id, at, record) SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[])",
+            _columns(coming),
         )
+    return len(coming)
 
 
 def _put_circuits(connection: Connection, coming: Sequence[LaneRecord], terms: Terms) -> set[str]:
@@ -194,14 +157,11 @@ def _put_keys(connection: Connection, coming: Sequence[Key], terms: Terms) -> in
     if not coming:
         return 0
     last = {each.digest: each for each in sorted(coming, key=lambda key: key.at)}
-    put = connection.execute(
-        """INSERT INTO keys AS k (digest, body, id, used)
-        SELECT * FROM unnest(%s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
-        ON CONFLICT (digest) DO UPDATE SET id = excluded.id, body = excluded.body, used = excluded.used
-        WHERE k.used <= excluded.used - %s::bigint""",
-        (*_columns([last[digest] for digest in sorted(last)]), terms.rules.idempotency),
-    )
-    return put.rowcount
+    used = {digest: at for digest, _, _, at in connection.execute(USES, (sorted(last),))}
+    over = {digest: at + terms.rules.idempotency for digest, at in used.items()}
+    wanted = {key.digest: (key.id, key.body, key.at) for key in last.values() if over.get(key.digest, 0) <= key.at}
+    take_keys(connection, wanted, terms)
+    return len(wanted)
 
 
 def _columns(found: Sequence[Sequence[Any]]) -> list[list[Any]]:
@@ -223,16 +183,17 @@ def _message(line: Line) -> Piece:
     check_message(message, len(message.body))
     _check_names(message.lane, message.host)
     record, body = rows.encode(message)
-    waiting = _Waiting(message, _seat(place), None if reason is None else REASONS.index(reason), record, body)
-    return Piece("message", message.id, waiting, len(record) + len(message.body), _attempt_rows(message.id, attempts))
+    arrival = Arrival(Accept(message, place=_plain(place)), record, body, offered=False)
+    size = len(record) + len(message.body)
+    return Piece("message", message.id, arrival, size, _checked(message.id, attempts), rows.number_of(reason))
 
 
-def _seat(place: Place) -> Place:
-    """The place as numbers that the columns hold."""
+def _plain(place: Place) -> Place:
+    """A place of numbers that the columns hold."""
     plain = records.decode_place(records.encode_place(place))
     if plain.retry > MOST_RETRIES or plain.attempts > MOST_ATTEMPTS:
         raise ValueError("more retries or attempts than a message can have")
-    return plain._replace(standing=Standing.WAITING) if plain.standing is Standing.ACTIVE else plain
+    return plain
 
 
 def _delivered(line: Line) -> Piece:
@@ -242,7 +203,7 @@ def _delivered(line: Line) -> Piece:
     check_moments((finished_at,))
     record = records.encode_delivered(message, success, finished_at, size)
     finished = _Finished(message.id, finished_at, record)
-    return Piece("delivered", message.id, finished, len(record), _attempt_rows(message.id, attempts))
+    return Piece("delivered", message.id, finished, len(record), _checked(message.id, attempts))
 
 
 def _key(line: Line) -> Piece:
@@ -251,14 +212,10 @@ def _key(line: Line) -> Piece:
     return Piece("key", key.digest, key, len(key.digest) + len(key.body))
 
 
-def _attempt_rows(id: MessageId, attempts: list[Attempt]) -> list[tuple[Any, ...]]:
+def _checked(id: MessageId, attempts: list[Attempt]) -> list[Attempt]:
     for attempt in attempts:
         check_attempt(attempt)
-        numbered(id, attempt.number)
-    return [
-        (id, int(attempt.number), records.encode_attempt(attempt._replace(answer=None)), attempt.answer)
-        for attempt in attempts
-    ]
+    return [attempt._replace(number=int.from_bytes(numbered(id, attempt.number)[ID:], "big")) for attempt in attempts]
 
 
 def _check_names(*names: str) -> None:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from holdfast.core.errors import StoreUnusable
 from holdfast.store.fsck import Finding
+from holdfast.store.incoming import Imported
 from holdfast.store.postgres import checking, presence, schema
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.contact import connected
@@ -13,7 +14,6 @@ from holdfast.store.postgres.exporting import export_lines
 from holdfast.store.postgres.importing import Import
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.repair import Repaired
-from holdfast.store.taking import Imported
 from holdfast.store.work import StoreRules
 
 
@@ -41,7 +41,7 @@ class Database:
 def open_database(url: str, max_size: int, rules: StoreRules, *, create: bool = False) -> Iterator[Database]:
     """Raises StoreUnusable where no tables are, unless they may be made, and StoreAway if it can't be reached."""
     with connected(url) as connection:
-        if not create and not schema.version(connection):
+        if not create and not schema.has_tables(connection):
             raise StoreUnusable(f"there is no store in {schema.shown(url)}")
         schema.bring_up_to_date(connection)
         connection.autocommit = False

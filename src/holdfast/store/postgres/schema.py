@@ -170,6 +170,10 @@ def bring_up_to_date(
     return before, max(_made(connection))
 
 
+def has_tables(connection: psycopg.Connection) -> bool:
+    return bool(_made(connection))
+
+
 def _make(connection: psycopg.Connection, step: Step) -> None:
     if step.contracts:
         _refuse_if_older(connection, step.version)
