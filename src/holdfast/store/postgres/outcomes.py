@@ -48,8 +48,8 @@ def record(connection: Connection, operations: Sequence[Operation], terms: Terms
         _keep_delivered(connection, group)
         _keep_attempts(connection, group)
         group.counts.write(connection, terms.writer)
-    if lanes:
-        bench.lock(connection, lanes)
+        if lanes:
+            bench.lock(connection, lanes)
     results = [_judge(operation, group, bench) for operation in operations]
     with connection.pipeline():
         if lanes:
@@ -97,22 +97,18 @@ def _move(connection: Connection, group: _Group) -> None:
     fails: list[Fail] = group.of(Fail)
     shelved = [message for shelve in group.of(Shelve) for message in shelve.messages]
     with connection.pipeline():
-        gone = connection.execute(
-            """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
-            WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id""",
-            ([each.entry.message.id for each in delivers], [_fence(each.entry, terms) for each in delivers]),
-        )
-        tried = connection.execute(_TRIED, _columns([_tried(each, terms) for each in fails], 9))
-        back = connection.execute(
-            """UPDATE messages SET owner = NULL, standing = greatest(standing, 1)
-            WHERE id = ANY(%s::bytea[]) AND owner = %s AND standing < 3 RETURNING id, lane, standing, due""",
-            ([message.id for message in shelved], terms.number),
-        )
-        group.mine = {row[0] for row in gone.fetchall()} | {row[0] for row in tried.fetchall()}
-        returned = back.fetchall()
+        under_way = [
+            connection.execute(query, _columns(values)) if values else None
+            for query, values in (
+                (_GONE, [(each.entry.message.id, _fence(each.entry, terms)) for each in delivers]),
+                (_TRIED, [_tried(each, terms) for each in fails]),
+                (_BACK, [(message.id, terms.number) for message in shelved]),
+            )
+        ]
+        gone, tried, returned = [each.fetchall() if each is not None else [] for each in under_way]
+    group.mine = {row[0] for row in (*gone, *tried, *returned)}
     for _, lane, standing, due in returned:
         group.frees(lane, due if standing == RETRY else terms.now)
-    group.mine |= {row[0] for row in returned}
     for deliver in delivers:
         message, place, _ = deliver.entry
         if message.id in group.mine:
@@ -121,11 +117,16 @@ def _move(connection: Connection, group: _Group) -> None:
         _count_failure(fail, group)
 
 
+_GONE = """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
+    WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
+_BACK = """UPDATE messages m SET owner = NULL, standing = greatest(standing, 1)
+    FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
+    WHERE m.id = v.id AND m.owner = v.fence AND standing < 3 RETURNING m.id, lane, standing, due"""
 _TRIED = """UPDATE messages m SET standing = v.standing, due = v.due, retry = v.retry, attempts = v.attempts,
         held = v.held, reason = v.reason, owner = NULL
     FROM unnest(%s::bytea[], %s::bigint[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
-        %s::boolean[], %s::smallint[], %s::bigint[])
-        AS v(id, fence, standing, due, retry, attempts, held, reason, nothing)
+        %s::boolean[], %s::smallint[])
+        AS v(id, fence, standing, due, retry, attempts, held, reason)
     WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
 
 
@@ -135,16 +136,16 @@ def _tried(fail: Fail, terms: Terms) -> tuple[Any, ...]:
     attempt, step = fail.attempt, fail.step
     head = (message.id, _fence(fail.entry, terms))
     if isinstance(step, RetryAt):
-        return (*head, RETRY, step.due, step.retry, attempt.number, step.held, None, None)
+        return (*head, RETRY, step.due, step.retry, attempt.number, step.held, None)
     if isinstance(step, Dead):
         died = attempt.at + attempt.duration
-        return (*head, DEAD, died, place.retry, attempt.number, False, REASONS.index(step.reason), None)
+        return (*head, DEAD, died, place.retry, attempt.number, False, REASONS.index(step.reason))
     standing = max(NUMBERS[place.standing], WAITING)
-    return (*head, standing, place.due, place.retry, attempt.number, place.held, None, None)
+    return (*head, standing, place.due, place.retry, attempt.number, place.held, None)
 
 
-def _columns(tuples: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*tuples, strict=True)] if tuples else [[] for _ in range(width)]
+def _columns(tuples: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*tuples, strict=True)]
 
 
 def _count_failure(fail: Fail, group: _Group) -> None:
@@ -172,7 +173,7 @@ def _keep_delivered(connection: Connection, group: _Group) -> None:
         connection.execute(
             """INSERT INTO delivered (id, at, record) SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[])
             ON CONFLICT (id) DO NOTHING""",
-            _columns(kept, 3),
+            _columns(kept),
         )
 
 
@@ -187,7 +188,7 @@ def _keep_attempts(connection: Connection, group: _Group) -> None:
         connection.execute(
             """UPDATE attempts a SET answer = NULL FROM unnest(%s::bytea[], %s::integer[]) AS v(id, number)
             WHERE a.id = v.id AND a.number = v.number""",
-            _columns(older, 2),
+            _columns(older),
         )
 
 
@@ -202,7 +203,7 @@ def insert_attempts(connection: Connection, made: Sequence[tuple[MessageId, Atte
         """INSERT INTO attempts (id, number, record, answer)
         SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[])
         ON CONFLICT (id, number) DO NOTHING""",
-        _columns(kept, 4),
+        _columns(kept),
     )
 
 
