@@ -10,11 +10,11 @@ from pytest import fixture, mark, raises
 from contract import consistency_postgres as consistency
 from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, retry_at
 from holdfast.core.errors import StoreAway
-from holdfast.core.message import Entry, State
+from holdfast.core.message import State
 from holdfast.store.moving import PAGE, Moved, Mover, Moving
 from holdfast.store.port import Accept, Deliver, DropMessages, Duplicate, Fail, MessageFilter
 from holdfast.store.postgres.store import PostgresStore
-from store.fleets import claimed, every, fleet, ids_in, keyed, rows, sidecar
+from store.fleets import claimed, every, fleet, ids_in, keyed, sidecar
 from store.populated import build
 
 OTHER = "other:443"

@@ -63,7 +63,7 @@ class FleetRoster(Roster):
         super().retire(lane)
 
     def forget_cold(self) -> None:
-        """Of a lane that nothing is sent to here nobody hears how its limit changes, or that its host asked for peace."""
+        """Of a lane that nothing is sent to here nobody hears how its limit changes, or that its host wants peace."""
         while self._cold:
             self._drop(self._cold.popitem()[1])
 
