@@ -14,6 +14,8 @@ from holdfast.core.message import Kind
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
 RENEW_EVERY = 1_000
+CLOCKS_APART = 500
+"""Milliseconds by which the clocks of two replicas may differ: both follow the database's."""
 HEARD_WITHIN = 2 * RENEW_EVERY
 """Milliseconds in which everyone hears of who came or went."""
 
@@ -82,7 +84,7 @@ class Watch:
 
 def may_begin(lease_until: int, now: int) -> bool:
     """Whether an attempt may begin: once the lease is over, another replica may have its message."""
-    return now < lease_until
+    return now < lease_until - CLOCKS_APART
 
 
 def may_reap(connected_since: int, now: int) -> bool:

@@ -308,16 +308,18 @@ class PostgresStore:
 
     @property
     def commit_age(self) -> float:
-        return self._writing.age
+        """While the database is away nothing is under way: it waits."""
+        return 0.0 if self.away else self._writing.age
 
     @property
     def full(self) -> bool:
         return self._room.used > WATERMARK * self._max_size
 
     def submit(self, operation: Operation) -> None:
-        trouble = self.failed or (
-            StoreAway("the database can't be reached") if self.away and isinstance(operation, Accept) else None
-        )
+        trouble: StoreError | None = self.failed
+        if trouble is None and self.away and not isinstance(operation, outcomes.TOGETHER):
+            # Only what has happened waits: whoever wants something to happen had better hear of it.
+            trouble = StoreAway("the database can't be reached")
         if trouble is None:
             (self._accepting if isinstance(operation, Accept) else self._writing).put(operation)
         elif isinstance(operation.done, Hearing):
