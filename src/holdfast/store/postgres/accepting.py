@@ -46,10 +46,10 @@ class Room:
 
     used: int = 0
 
-    def is_close(self, terms: Terms) -> bool:
+    def is_close(self, coming: int, terms: Terms) -> bool:
         """Whether the sums are worth asking for: while the whole store holds less, no host can be over its share."""
         rules = terms.rules
-        return self.used > 0.8 * terms.max_size * min(WATERMARK, rules.host_share)
+        return self.used + coming > 0.8 * terms.max_size * min(WATERMARK, rules.host_share)
 
 
 def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lanes: set[str], terms: Terms) -> list[Any]:
@@ -88,7 +88,8 @@ class Look:
         keys = [arrival.operation.key for arrival in arrivals if arrival.operation.key is not None]
         moved = [arrival.message.id for arrival in arrivals if arrival.operation.place is not None]
         offered = sorted({arrival.message.lane for arrival in arrivals if arrival.offered})
-        self._is_close = room.is_close(terms)
+        coming = sum(MESSAGE_COST + len(arrival.message.body) for arrival in arrivals)
+        self._is_close = room.is_close(coming, terms)
         with connection.pipeline():
             queues = connection.execute(_QUEUES, (offered,)) if offered else None
             uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
