@@ -20,7 +20,24 @@ from holdfast.store.postgres.rows import DEAD, NUMBERS, REASONS, RETRY, WAITING
 from holdfast.store.postgres.terms import Terms
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
-"""Operations that share a transaction with those of their kind."""
+"""Operations that may share a transaction."""
+
+
+def share_a_transaction(operations: Sequence[Operation]) -> int:
+    """How many of the first of these do: until a message comes again, since only one of its outcomes can find it."""
+    met: set[MessageId] = set()
+    for count, operation in enumerate(operations):
+        ids = _messages_of(operation)
+        if not isinstance(operation, TOGETHER) or not met.isdisjoint(ids):
+            return count
+        met |= ids
+    return len(operations)
+
+
+def _messages_of(operation: Operation) -> set[MessageId]:
+    if isinstance(operation, Shelve):
+        return {message.id for message in operation.messages}
+    return {operation.entry.message.id} if isinstance(operation, (Deliver, Fail)) else set()
 
 
 @dataclass(slots=True)
@@ -220,7 +237,7 @@ def _lanes_of(group: _Group) -> dict[str, str]:
 
 def _judge(operation: Operation, group: _Group, bench: Bench) -> Any:
     if isinstance(operation, Shelve):
-        return sum(message.id in group.mine for message in operation.messages)
+        return len(_messages_of(operation) & group.mine)
     if isinstance(operation, SaveLane):
         bench.set(operation.lane.key, operation.lane.circuit, operation.lane.host)
         return None

@@ -497,12 +497,7 @@ def _carry_out(connection: Connection, operations: Sequence[Operation], terms: T
 
 def _writes_size(operations: Sequence[Operation]) -> int:
     """Outcomes share a transaction; anything else has its own."""
-    count = 0
-    for operation in operations[: group_size(operations)]:
-        if not isinstance(operation, outcomes.TOGETHER):
-            break
-        count += 1
-    return max(1, count)
+    return max(1, outcomes.share_a_transaction(operations[: group_size(operations)]))
 
 
 def _reading(work: Work[Result]) -> Work[Result]:
