@@ -385,7 +385,15 @@ class PostgresStore:
                 continue
             if operation.done is not None:
                 operation.done(result)
+        self._disown(operations, results)
         self._told_all(len(operations), self._accepting)
+
+    def _disown(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+        """What may have become this replica's without an answer that says so is for anyone to send."""
+        pairs = zip(operations, results, strict=True)
+        unsure = [each.message for each, result in pairs if isinstance(each, Accept) and isinstance(result, StoreAway)]
+        if unsure:
+            self._writing.put(Shelve(unsure))
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         for operation, result in zip(operations, results, strict=True):
