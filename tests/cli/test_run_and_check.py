@@ -148,14 +148,3 @@ def test_check_shows_where_the_database_is_and_nothing_secret(holdfast: Run, mon
         assert done.returncode == 0
         assert "postgresql://db.example:5432/hooks" in done.stdout
         assert "hunter2" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("command", [["fsck"], ["compact"], ["export", "-"], ["import", "-"]])
-def test_what_is_done_to_a_stopped_store_is_not_done_beside_a_database(
-    holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
-) -> None:
-    monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
-    done = holdfast(*command, input='{"format": "holdfast-export", "version": 1}\n')
-    assert done.returncode == 2
-    assert f"holdfast: {command[0]} is for the embedded store, and store.url is set" in done.stderr
-    assert list(tmp_path.iterdir()) == []
