@@ -32,10 +32,10 @@ def test_it_says_what_it_did(holdfast: Run) -> None:
 def test_a_newer_version_s_tables_are_exit_status_3(holdfast: Run, url: str) -> None:
     holdfast("migrate")
     with psycopg.connect(url) as connection:
-        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99)".encode())
+        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99, 99)".encode())
     done = holdfast("migrate")
     assert done.returncode == 3
-    assert done.stderr.startswith("holdfast: the tables are of version 99")
+    assert done.stderr.startswith("holdfast: the tables need version 99")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -143,7 +143,7 @@ def test_a_database_that_lets_nobody_in_exits_3(own_postgres: OwnServer, tmp_pat
 def test_tables_of_a_newer_version_exit_3(database: str, tmp_path: Path) -> None:
     subprocess.run([HOLDFAST, "migrate"], env=settings(tmp_path, store__url=database), check=True)
     with psycopg.connect(database) as connection:
-        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99)".encode())
+        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99, 99)".encode())
     assert "version 99" in refused(tmp_path / "store", database)
 
 
@@ -178,8 +178,10 @@ def test_a_newer_version_that_is_found_when_the_database_is_back_exits_3(
     url = own_postgres.fresh_database()
     with psycopg.connect(url) as connection:
         connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
-        connection.execute(f"CREATE TABLE {SCHEMA}.versions (version integer PRIMARY KEY)".encode())
-        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99)".encode())
+        connection.execute(
+            f"CREATE TABLE {SCHEMA}.versions (version integer PRIMARY KEY, needs integer NOT NULL)".encode()
+        )
+        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99, 99)".encode())
     own_postgres.stop()
     with running(tmp_path / "store", store__url=url) as gateway:
         own_postgres.start()

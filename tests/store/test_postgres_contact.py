@@ -27,7 +27,7 @@ def test_a_migration_tells_the_version_before_and_after(database: str) -> None:
 def test_tables_of_a_newer_version_are_left_alone(database: str) -> None:
     migrate(database)
     with psycopg.connect(database) as connection:
-        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (%s)".encode(), (VERSION + 1,))
+        connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (%s, %s)".encode(), (VERSION + 1, VERSION + 1))
     for ask in (make_contact, migrate):
         with pytest.raises(StoreUnusable, match=f"version {VERSION + 1}, and this holdfast knows {VERSION}"):
             ask(database)

@@ -8,7 +8,7 @@ from collections import Counter
 from holdfast.clock import Clock
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitState
-from holdfast.core.fleet import HEARD_WITHIN, Crew, Watch, has_more
+from holdfast.core.fleet import HEARD_WITHIN, LEASE, Crew, Watch, has_more
 from holdfast.core.lane import LOW_WATER, Lane
 from holdfast.core.message import Entry, ErrorKind, Kind, Message
 from holdfast.core.outcome import Outcome, of_error
@@ -19,7 +19,7 @@ from holdfast.delivery.fleet.reader import FleetReader
 from holdfast.delivery.fleet.roster import FleetRoster
 from holdfast.delivery.fleet.settling import FleetSettling
 from holdfast.delivery.settling import Settlement
-from holdfast.store.port import LaneRecord, SharedStore, Switch, Verb, Verdict
+from holdfast.store.port import Fail, LaneRecord, SharedStore, Switch, Verb, Verdict
 
 
 class FleetAgenda(AgendaKeeper):
@@ -50,7 +50,8 @@ class FleetDispatcher(Dispatcher):
     ) -> None:
         super().__init__(store, board, roster, courier, settling, clock)
         self._may_begin = True
-        self._heard_at = clock.now() + HEARD_WITHIN
+        self._beat_at = clock.now()
+        self._heard_at = self._beat_at + HEARD_WITHIN
         self._promised: Counter[str] = Counter()
         self.on_back = self.on_crew = _nothing
         self._reader.give_back = self._give_back
@@ -97,9 +98,15 @@ class FleetDispatcher(Dispatcher):
             self.revive(key)
 
     def beat(self) -> None:
-        if self._heard_at <= self._clock.now():
+        """The lease was renewed. If that took so long that it had run out, the others have shared out all there is."""
+        now, before = self._clock.now(), self._beat_at
+        self._beat_at = now
+        if now - before >= LEASE:
+            self._come_anew()
+        elif self._heard_at <= now:
             self._heard_at = NEVER
             self._share_out(self._roster.watch.settled())
+        self._roster.forget_cold()
         self._look_at_agenda()
 
     def joined(self, crew: Crew) -> None:
@@ -108,6 +115,10 @@ class FleetDispatcher(Dispatcher):
         self._share_out(self._roster.watch.heard(crew))
         self._look_at_agenda()
         self.on_crew()
+
+    def _come_anew(self) -> None:
+        self._heard_at = self._clock.now() + HEARD_WITHIN
+        self._share_out(self._roster.watch.anew())
 
     def _share_out(self, watch: Watch) -> None:
         """Each replica has another part of every limit. What is in flight above it ends by itself."""
@@ -119,8 +130,7 @@ class FleetDispatcher(Dispatcher):
         for lane in self._roster.live.values():
             self._empty(lane)
             self._drop_probe(lane)
-        self._heard_at = self._clock.now() + HEARD_WITHIN
-        self._share_out(self._roster.watch.anew())
+        self._come_anew()
         self._roster.forget_views()
         for lane in list(self._roster.live.values()):
             self.attend(lane)
@@ -181,6 +191,8 @@ class FleetDispatcher(Dispatcher):
             self._take_over(start.lane, result.record)
         self._settling.judged(start, settlement, result)
         super()._settled(start, settlement._replace(due=None) if result.fenced else settlement, result)
+        if isinstance(settlement.operation, Fail) and settlement.operation.step is None:
+            start.lane.stale = True  # a read that passes it over may just be claiming it again
 
     def _take_over(self, lane: Lane, record: LaneRecord) -> None:
         """What is in memory by an earlier word of the store's has to fit the present one."""

@@ -62,12 +62,16 @@ class FleetRoster(Roster):
             lane.hydrated = False
         super().retire(lane)
 
+    def forget_cold(self) -> None:
+        """Of a lane that nothing is sent to here nobody hears how its limit changes, or that its host wants peace."""
+        while self._cold:
+            self._drop(self._cold.popitem()[1])
+
     def forget_views(self) -> None:
         """Nothing that is known can be relied on any more: all of it is read again when it is needed."""
         for lane in self.live.values():
             lane.hydrated, lane.stale = False, True
-        while self._cold:
-            self._drop(self._cold.popitem()[1])
+        self.forget_cold()
 
     def close(self) -> None:
         """At shutdown: what was claimed and has not started is for others to send."""

@@ -45,11 +45,15 @@ class Room:
     """What the store held when it was last measured, and what was accepted here since."""
 
     used: int = 0
+    is_measured: bool = False
 
-    def is_close(self, terms: Terms) -> bool:
+    def measure(self, used: int) -> None:
+        self.used, self.is_measured = used, True
+
+    def is_close(self, coming: int, terms: Terms) -> bool:
         """Whether the sums are worth asking for: while the whole store holds less, no host can be over its share."""
-        rules = terms.rules
-        return self.used > 0.8 * terms.max_size * min(WATERMARK, rules.host_share)
+        most = 0.8 * terms.max_size * min(WATERMARK, terms.rules.host_share)
+        return not self.is_measured or self.used + coming > most
 
 
 def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lanes: set[str], terms: Terms) -> list[Any]:
@@ -88,7 +92,7 @@ class Look:
         keys = [arrival.operation.key for arrival in arrivals if arrival.operation.key is not None]
         moved = [arrival.message.id for arrival in arrivals if arrival.operation.place is not None]
         offered = sorted({arrival.message.lane for arrival in arrivals if arrival.offered})
-        self._is_close = room.is_close(terms)
+        self._is_close = room.is_close(sum(_cost(arrival.message) for arrival in arrivals), terms)
         with connection.pipeline():
             queues = connection.execute(_QUEUES, (offered,)) if offered else None
             uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
@@ -96,7 +100,7 @@ class Look:
             if self._is_close:
                 hosts = {arrival.message.host for arrival in arrivals}
                 self._held = counting.held(connection, hosts)
-                room.used = counting.total(connection).bytes
+                room.measure(counting.total(connection).bytes)
             self.queues = {row[0] for row in queues.fetchall()} if queues else set()
             self._used = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
             self._here = {row[0] for row in here.fetchall()} if here else set()
@@ -116,7 +120,7 @@ class Look:
             return refusal
         if key is not None:
             self._uses[key.digest] = message.id, key.body
-        cost = MESSAGE_COST + len(message.body)
+        cost = _cost(message)
         self.added += cost
         self._held[message.host] = self._held.get(message.host, 0) + cost
         return None
@@ -134,10 +138,14 @@ class Look:
         if self._room.used + self.added > WATERMARK * terms.max_size:
             return StoreFull("the store is full; deliveries go on and make room")
         held = self._held.get(message.host, 0)
-        if held + MESSAGE_COST + len(message.body) > terms.max_size * terms.rules.host_share:
+        if held + _cost(message) > terms.max_size * terms.rules.host_share:
             text = f"waiting and dead messages of {message.host} hold their whole share of the store"
             return StoreFull(text, host=message.host)
         return None
+
+
+def _cost(message: Message) -> int:
+    return MESSAGE_COST + len(message.body)
 
 
 def used_at(operation: Accept, terms: Terms) -> int:

@@ -259,7 +259,7 @@ class PostgresStore:
         self._beats += 1
         if self._beats % MEASURE_EVERY == 1:
             await self._presence.run(presence.tidy)
-            self._room.used = await self._presence.run(_measure)
+            self._room.measure(await self._presence.run(_measure))
         self.on_beat()
 
     def _take(self, beat: Beat, now: int) -> None:

@@ -1,0 +1,238 @@
+"""From a machine's own store to one that replicas share: whole, in order, and once, whatever ends in between."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+from pytest import fixture, mark, raises
+
+from contract import consistency_postgres as consistency
+from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, retry_at
+from holdfast.core.errors import StoreAway
+from holdfast.core.message import State
+from holdfast.store.moving import PAGE, Moved, Mover, Moving
+from holdfast.store.port import Accept, Deliver, DropMessages, Duplicate, Fail, MessageFilter
+from holdfast.store.postgres.store import PostgresStore
+from store.fleets import claimed, every, fleet, ids_in, keyed, sidecar
+from store.populated import build
+
+OTHER = "other:443"
+STATES = {"active": State.QUEUED, "waiting": State.QUEUED, "retry": State.RETRYING, "dead": State.DEAD}
+
+
+@fixture
+def populated(tmp_path: Path) -> Path:
+    """The folder of a store with a message in every state."""
+    return build(tmp_path / "store").folder
+
+
+async def move(desk: Desk, store: PostgresStore) -> Moved:
+    moved = Moved()
+    await Mover(desk.ledger, store.take_in).run(moved)
+    return moved
+
+
+# -- what arrives ------------------------------------------------------------------------------------------------------
+
+
+async def test_whatever_is_not_delivered_arrives_with_all_that_is_known_of_it(populated: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(populated, clock) as desk, fleet(database, clock) as store:
+        before = await every(desk)
+        assert {each.place.standing for each in before} == set(STATES) - {"active"}
+        moved = await move(desk, store)
+        assert (moved.count, moved.dead, moved.known, moved.left) == (15, 2, 0, {})
+        assert await every(desk) == []
+        assert ids_in(database) == [each.message.id for each in before]
+        for each in before:
+            story = await store.story(each.message.id)
+            assert story is not None
+            assert (story.message, story.place) == (each.message, each.place)
+            assert (story.attempts, story.dead_reason) == (each.attempts, each.reason)
+        assert (await move(desk, store)).count == 0
+    consistency.check(database, RULES)
+
+
+async def test_circuits_stay_behind(populated: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(populated, clock) as desk, fleet(database, clock) as store:
+        await move(desk, store)
+        found, _ = await store.circuits(None, None, 100)
+        assert {view.record.key for view in found} >= {"down:443", "ice:443"}
+        assert {view.record.circuit.state for view in found} == {"enabled"}
+
+
+async def test_each_host_has_its_messages_in_the_order_of_acceptance(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        for number in range(PAGE + 50):
+            await desk.accept(HOST if number % 3 else OTHER)
+            clock.at += number % 2
+        moved = await move(desk, store)
+        assert moved.count == PAGE + 50
+        for lane in (HOST, OTHER):
+            arrived = [entry.message.id for entry in await claimed(store, lane, clock.at)]
+            assert arrived == [message.id for message in desk.messages if message.lane == lane]
+
+
+async def test_attempts_go_on_where_they_were(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        entry = await desk.retrying(NOW + HOUR, retry=1)
+        await move(desk, store)
+        assert await claimed(store, HOST, NOW + MINUTE) == []
+        [arrived] = await claimed(store, HOST, NOW + HOUR)
+        assert arrived.place == entry.place
+        await store.perform(Fail(arrived, attempt(2), retry_at(2, NOW + 2 * HOUR), None))
+        story = await store.story(entry.message.id)
+        assert story is not None
+        assert [each.number for each in story.attempts] == [1, 2]
+
+
+# -- once --------------------------------------------------------------------------------------------------------------
+
+
+class Cut:
+    """A database whose answer gets lost after it has done what was asked."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    async def take_in(self, page: Sequence[Moving]) -> list[Any]:
+        await self._store.take_in(page)
+        raise StoreAway("cut off")
+
+
+async def test_what_was_taken_and_not_forgotten_is_known_the_second_time(populated: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(populated, clock) as desk, fleet(database, clock) as store:
+        before = await every(desk)
+        with raises(StoreAway):
+            await Mover(desk.ledger, Cut(store).take_in).run(Moved())
+        assert await every(desk) == before
+        moved = await move(desk, store)
+        assert (moved.count, moved.known, moved.duplicates) == (15, 15, 0)
+        assert await every(desk) == []
+        assert len(ids_in(database)) == 15
+    consistency.check(database, RULES)
+
+
+@mark.parametrize("end", ["delivered", "dropped"])
+async def test_what_came_to_its_end_there_is_not_taken_again(tmp_path: Path, database: str, end: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        await desk.accept()
+        with raises(StoreAway):
+            await Mover(desk.ledger, Cut(store).take_in).run(Moved())
+        [entry] = await claimed(store, HOST, clock.at)
+        if end == "delivered":
+            await store.perform(Deliver(entry, attempt(), None))
+        else:
+            await store.perform(DropMessages(MessageFilter(id=entry.message.id), 1))
+        assert (await move(desk, store)).known == 1
+        assert ids_in(database) == []
+        assert await every(desk) == []
+
+
+async def test_two_that_bring_the_same_bring_it_once(tmp_path: Path, database: str) -> None:
+    """As a process that was killed and the one after it: what the first one asked for may still be under way."""
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store, fleet(database, clock) as b:
+        for _ in range(20):
+            await desk.accept()
+        page = await every(desk)
+        async with trio.open_nursery() as nursery:
+            for each in (store, b):
+                nursery.start_soon(each.take_in, page)
+        assert ids_in(database) == [each.message.id for each in page]
+    consistency.check(database, RULES)
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_goes_on_answering_there(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        first = await desk.accept(HOST, **keyed("k", HOST))
+        await move(desk, store)
+        again = desk.message(HOST)
+        assert await store.perform(Accept(again, keyed("k", HOST)["key"])) == Duplicate(first.message.id)
+        clock.at = NOW + DAY
+        later = desk.message(HOST)
+        assert await store.perform(Accept(later, keyed("k", HOST)["key"])) == (False,)
+
+
+async def test_a_webhook_that_came_to_both_under_one_key_is_one(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        there = desk.message(HOST)
+        await store.perform(Accept(there, keyed("k", HOST)["key"]))
+        clock.at += MINUTE
+        await desk.accept(HOST, **keyed("k", HOST))
+        moved = await move(desk, store)
+        assert (moved.count, moved.known, moved.duplicates) == (1, 0, 1)
+        assert ids_in(database) == [there.id]
+        assert await every(desk) == []
+
+
+@mark.parametrize(("body", "apart"), [(b"another", MINUTE), (b"{}", DAY)], ids=["another body", "another day"])
+async def test_what_was_acknowledged_is_taken_even_if_its_key_is_not_its_own(
+    tmp_path: Path, database: str, body: bytes, apart: int
+) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        await desk.accept(HOST, **keyed("k", HOST, body))
+        clock.at += apart
+        there = desk.message(HOST)
+        await store.perform(Accept(there, keyed("k", HOST)["key"]))
+        assert (await move(desk, store)).duplicates == 0
+        assert len(ids_in(database)) == 2
+        again = desk.message(HOST)
+        assert await store.perform(Accept(again, keyed("k", HOST)["key"])) == Duplicate(there.id)
+
+
+async def test_a_header_that_a_route_put_there_is_no_key(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        fixed = keyed("the route's", HOST)["headers"]
+        for _ in range(3):
+            await desk.accept(HOST, headers=fixed)
+        moved = await move(desk, store)
+        assert (moved.count, moved.duplicates) == (3, 0)
+        assert len(ids_in(database)) == 3
+
+
+# -- room --------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_host_has_no_room_for_stays_with_all_behind_it(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    large, small = bytes(60_000), b"{}"
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock, size=400_000) as store:
+        bodies = [large, large, large, large, small]
+        mine = [await desk.accept(HOST, body) for body in bodies]
+        others = [await desk.accept(OTHER, small)]
+        moved = await move(desk, store)
+        assert list(moved.left) == [HOST]
+        assert not moved.full
+        left = [each.message.id for each in await every(desk)]
+        assert left == [entry.message.id for entry in mine[3:]]
+        assert ids_in(database) == [entry.message.id for entry in (*mine[:3], *others)]
+        for entry in await claimed(store, HOST, clock.at):
+            await store.perform(Deliver(entry, attempt(), None))
+        assert (await move(desk, store)).left == {}
+        assert [entry.message.id for entry in await claimed(store, HOST, clock.at)] == left
+    consistency.check(database, RULES)
+
+
+async def test_a_full_database_takes_nothing_more(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock, size=20_000) as store:
+        for host in "abcdefghijkl":
+            await desk.accept(f"{host}:443")
+        moved = await move(desk, store)
+        assert moved.full
+        assert len(ids_in(database)) == moved.count == 5
+        assert len(await every(desk)) == 7
