@@ -148,12 +148,3 @@ def test_check_shows_where_the_database_is_and_nothing_secret(holdfast: Run, mon
         assert done.returncode == 0
         assert "postgresql://db.example:5432/hooks" in done.stdout
         assert "hunter2" not in done.stdout + done.stderr
-
-
-def test_a_database_is_not_compacted(holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
-    done = holdfast("compact")
-    assert done.returncode == 2
-    assert "compact is for the embedded store" in done.stderr
-    assert "autovacuum" in done.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -6,11 +6,14 @@ number. Changed circuits and woken lanes are told by notification where the engi
 case.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast import __version__
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.fleet import Crew, may_reap
+from holdfast.core.message import MessageId
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import counting, waking
 from holdfast.store.postgres.claiming import read_lane
@@ -22,6 +25,8 @@ from holdfast.store.postgres.terms import Terms
 LOOK_BACK = 5_000
 """Changes of circuits that are looked at again: one may be committed after a later one."""
 FREED_AT_ONCE = 1_000
+LONGEST_TRANSACTION = 65_000
+"""Milliseconds after which one that was given up is over in any case, by the time-outs of its connection."""
 _RUN = "run"
 
 _TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -124,6 +129,16 @@ def leave(connection: Connection, terms: Terms) -> None:
     connection.commit()
 
 
+def disown(connection: Connection, ids: list[MessageId], terms: Terms) -> None:
+    """Free those of some messages that were inserted as this replica's own."""
+    freed = connection.execute(
+        """UPDATE messages SET owner = NULL, standing = 1 WHERE id = ANY(%s) AND owner = %s AND standing = 0
+        RETURNING lane, standing, due""",
+        (ids, terms.number),
+    )
+    _wake(connection, freed.fetchall(), terms)
+
+
 def _free(connection: Connection, terms: Terms) -> int:
     freed = connection.execute(
         """UPDATE messages SET owner = NULL, standing = greatest(standing, 1) WHERE id = ANY(ARRAY(
@@ -131,13 +146,17 @@ def _free(connection: Connection, terms: Terms) -> int:
             LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING lane, standing, due""",
         (FREED_AT_ONCE,),
     ).fetchall()
+    _wake(connection, freed, terms)
+    return len(freed)
+
+
+def _wake(connection: Connection, freed: Sequence[Any], terms: Terms) -> None:
     moments: dict[str, int] = {}
     for lane, standing, due in freed:
         moment = due if standing == RETRY else terms.now
         moments[lane] = min(moment, moments.get(lane, moment))
     waking.lower(connection, moments, terms)
     connection.commit()
-    return len(freed)
 
 
 def tidy(connection: Connection) -> None:

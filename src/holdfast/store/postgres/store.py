@@ -33,7 +33,6 @@ from holdfast.store.port import (
     Hearing,
     LaneRecord,
     Operation,
-    Shelve,
     StoreStatistics,
     Story,
     Switch,
@@ -100,6 +99,7 @@ class PostgresStore:
         self._connected_since = 0
         self._seen_until = 0
         self._spells: dict[str, int] = {}
+        self._unsure: dict[MessageId, int] = {}
         self._hints = False
         self._room = accepting.Room()
         self._lanes: set[str] = set()
@@ -256,11 +256,20 @@ class PostgresStore:
             >= presence.FREED_AT_ONCE
         ):
             pass
+        await self._disown(terms)
         self._beats += 1
         if self._beats % MEASURE_EVERY == 1:
             await self._presence.run(presence.tidy)
             self._room.measure(await self._presence.run(_measure))
         self.on_beat()
+
+    async def _disown(self, terms: Terms) -> None:
+        """What may have become this replica's without an answer that says so is for anyone to send: as long as a
+        transaction that was given up could still come to its end.
+        """
+        if self._unsure:
+            await self._presence.run(partial(presence.disown, ids=list(self._unsure), terms=terms))
+            self._unsure = {id: ends for id, ends in self._unsure.items() if ends > terms.now}
 
     def _take(self, beat: Beat, now: int) -> None:
         assert beat.crew is not None
@@ -343,14 +352,10 @@ class PostgresStore:
             results: list[Any] = await self._accepts.run(work, within=ANSWER_WITHIN)
         except StoreAway as away:
             self._goes_away(away)
-            self._disown([arrival.message for arrival in arrivals if arrival.offered])
+            ends = self._clock.now() + presence.LONGEST_TRANSACTION
+            self._unsure.update({arrival.message.id: ends for arrival in arrivals if arrival.offered})
             raise
         return results
-
-    def _disown(self, messages: Sequence[Message]) -> None:
-        """They may have been stored as this replica's own, which it does not know: anyone may have them then."""
-        if messages:
-            self._writing.put(Shelve(messages))
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
@@ -385,15 +390,7 @@ class PostgresStore:
                 continue
             if operation.done is not None:
                 operation.done(result)
-        self._disown(operations, results)
         self._told_all(len(operations), self._accepting)
-
-    def _disown(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
-        """What may have become this replica's without an answer that says so is for anyone to send."""
-        pairs = zip(operations, results, strict=True)
-        unsure = [each.message for each, result in pairs if isinstance(each, Accept) and isinstance(result, StoreAway)]
-        if unsure:
-            self._writing.put(Shelve(unsure))
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         for operation, result in zip(operations, results, strict=True):

@@ -1,0 +1,128 @@
+"""fsck, export, import and compact where the store is a database: a store moves either way, beside a fleet at work."""
+
+import json
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cli.conftest import Run
+from contract.builders import Desk
+from harness import Receiver, running, until
+from holdfast.core.message import id_text
+from holdfast.store.port import Accept
+from ports import refusing_port
+from postgres import PASSWORD
+from store.populated import Populated, build, populate
+
+NOTHING = '{"format": "holdfast-export", "version": 2}\n{"kind": "end", "lines": 1}\n'
+CLEAN = "the store is clean\n"
+
+
+@pytest.fixture
+def moved(holdfast: Run, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Populated:
+    """An embedded store that went into the database, by a file."""
+    store = build(tmp_path / "store", killed=False)
+    monkeypatch.setenv("HOLDFAST_STORE__PATH", str(store.folder))
+    assert holdfast("export", str(tmp_path / "before.jsonl")).returncode == 0
+    monkeypatch.setenv("HOLDFAST_STORE__URL", database)
+    done = holdfast("import", str(tmp_path / "before.jsonl"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("imported 8 circuits, 15 messages, 2 delivered, 3 keys; 0 were there already")
+    return store
+
+
+def test_a_store_moves_into_a_database_and_out_of_it(
+    holdfast: Run, moved: Populated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (tmp_path / "before.jsonl").read_text()
+    after = tmp_path / "after.jsonl"
+    assert holdfast("export", str(after)).stdout == "30 lines written, 0 records left out\n"
+    assert after.read_text() == before
+    assert holdfast("export", "-").stdout == before
+    assert holdfast("fsck").stdout == CLEAN
+    monkeypatch.delenv("HOLDFAST_STORE__URL")
+    monkeypatch.setenv("HOLDFAST_STORE__PATH", str(tmp_path / "copy"))
+    assert holdfast("import", str(after)).returncode == 0
+    assert holdfast("export", "-").stdout == before
+
+
+def test_fsck_tells_what_it_finds_and_mends_what_is_counted(holdfast: Run, moved: Populated, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE holdfast.counters SET first = first + 1 WHERE lane = 'busy:443'")
+        connection.execute("DELETE FROM holdfast.wakes WHERE lane = 'ice:443'")
+    found = holdfast("fsck")
+    assert (found.returncode, found.stderr) == (1, "")
+    share, summary, advice = found.stdout.splitlines()
+    assert share.startswith("share busy:443: is counted with ")
+    assert summary.startswith("summary ice:443: ")
+    assert advice == "2 findings; holdfast fsck --repair mends what can be mended"
+    mended = holdfast("fsck", "--repair")
+    assert mended.returncode == 0
+    assert "counted the shares of 1 host anew\n" in mended.stdout
+    assert mended.stdout.endswith(CLEAN)
+
+
+def test_what_can_not_be_read_stays_and_is_no_success(holdfast: Run, moved: Populated, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE holdfast.messages SET record = 'x' WHERE id = %s", (moved["waiting"],))
+    exported = holdfast("export", "-")
+    assert exported.returncode == 1
+    assert f"left out: message {id_text(moved['waiting'])}: " in exported.stderr
+    mended = holdfast("fsck", "--repair")
+    assert mended.returncode == 1
+    assert mended.stdout.endswith("1 finding left after the repair\n")
+
+
+def test_what_is_imported_beside_a_fleet_is_delivered_by_it(
+    holdfast: Run, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
+) -> None:
+    async def accept(desk: Desk) -> None:
+        await desk.ledger.perform(Accept(desk.message(f"127.0.0.1:{receiver.port}")._replace(scheme="http")))
+
+    store = populate(tmp_path / "store", accept)
+    monkeypatch.setenv("HOLDFAST_STORE__PATH", str(store.folder))
+    exported = holdfast("export", "-").stdout
+    monkeypatch.setenv("HOLDFAST_STORE__URL", database)
+    with running(tmp_path / "fleet", store__url=database):
+        assert holdfast("import", "-", input=exported).returncode == 0
+        sent = receiver.wait_for_one()
+        assert json.loads(exported.splitlines()[2])["id"] == sent.id
+        until(lambda: '"kind": "delivered"' in holdfast("export", "-").stdout)
+        assert holdfast("fsck").stdout == CLEAN
+        again = holdfast("import", "-", input=exported)
+        assert "2 were there already" in again.stdout
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize("command", [["fsck"], ["fsck", "--repair"], ["export", "-"]])
+def test_where_no_tables_are_none_are_made(
+    holdfast: Run, database: str, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", database)
+    done = holdfast(*command)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("holdfast: there is no store in postgresql://")
+    assert PASSWORD not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["fsck"], ["export", "-"], ["import", "-"]])
+def test_a_database_that_is_away_is_told_in_one_line(
+    holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", f"postgresql://u:hunter2@127.0.0.1:{refusing_port()}/hooks")
+    done = holdfast(*command, input=NOTHING)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "hunter2" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compact_is_for_the_embedded_store(
+    holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", database)
+    done = holdfast("compact")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("holdfast: compact is for the embedded store, and store.url is set; PostgreSQL ")
+    assert list(tmp_path.iterdir()) == []
