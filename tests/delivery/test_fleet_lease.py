@@ -178,15 +178,15 @@ async def test_a_commit_whose_answer_is_lost_loses_and_repeats_nothing(
 async def test_after_the_store_was_away_a_disabled_circuit_is_probed_before_anything_expires(
     database: str, cable: Cable, autojump_clock: object
 ) -> None:
-    trips = {"min_attempts": 0, "disable_after": 3, "probe_every": "60s"}
-    it = fleet(database, circuit=trips, retry={"expire_after": "100s"})
+    trips = {"min_attempts": 0, "disable_after": 3, "probe_every": "20s"}
+    it = fleet(database, circuit=trips, retry={"expire_after": "40s"})
     it.scripts[HOST] = 500
     async with it.replica(cable) as alone:
         ids = [await alone.accept() for _ in range(4)]
         await settle()
         assert await alone.circuit_state() is CircuitState.DISABLED
         cable.cut()
-        await trio.sleep(200)
+        await trio.sleep(60)
         it.scripts[HOST] = 200
         cable.mend()
         await it.until(lambda: alone.tally.delivered == 4, 100)

@@ -4,12 +4,13 @@ A replica holds its messages by a lease that it renews. Limits hold for the flee
 of them; which ones get what can't be divided evenly goes by the host's name, so that not all of it falls to the same.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from zlib import crc32
 
 from holdfast.core.lane import ENTRIES_A_READ, LOW_WATER, Host, Lane
-from holdfast.core.message import Kind
+from holdfast.core.message import Entry, Kind
 
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
@@ -125,23 +126,31 @@ class SharedLane(Lane):
     __slots__ = ()
 
     @property
-    def may_send(self) -> bool:
-        return self.enabled and self.host.limit > 0
-
-    @property
     def fresh_wanted(self) -> int:
         return _wanted(self.host.limit, len(self.fresh))
 
     @property
     def due_wanted(self) -> int:
-        host = self.host
-        assert isinstance(host, SharedHost)
-        return _wanted(min(host.limit, host.retries), self.due_held)
+        return _wanted(_retries(self), self.due_held)
+
+
+def stranded(lane: Lane) -> list[deque[Entry]]:
+    """The queues of a lane in memory from which nothing has a chance to start here."""
+    if not lane.enabled or not lane.host.limit:
+        return [lane.fresh, lane.due]
+    return [] if _retries(lane) else [lane.due]
 
 
 def has_more(lane: Lane, now: int) -> bool:
     """Whether a lane is read again by itself, since more is known to wait."""
     return lane.loading or lane.more_fresh or (lane.next_due is not None and lane.next_due <= now)
+
+
+def _retries(lane: Lane) -> int:
+    """How many retries may be in flight here."""
+    host = lane.host
+    assert isinstance(host, SharedHost)
+    return min(host.limit, host.retries)
 
 
 def _wanted(limit: int, held: int) -> int:
