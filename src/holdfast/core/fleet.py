@@ -111,6 +111,11 @@ class SharedHost(Host):
         self.limit = watch.share(min(self.whole, per_host), self.name)
         self.interval = interval * min(watch.crew.count, per_host)
 
+    def failed(self) -> None:
+        """What the store will say of a failure in slow start, until it does."""
+        if self.limit < self.per_host:
+            self.limit = min(self.limit, 1)
+
     def has_room(self, kind: Kind) -> bool:
         """A probe that was claimed starts here, whatever part of the limit this replica has."""
         if self.in_flight >= self.limit:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.circuit import Circuit
 from holdfast.core.message import Attempt, Entry, MessageId
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
@@ -93,7 +94,7 @@ def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
         change = circuit.unfreeze(rules, operation.now)
         if change is not None:
             bench.hosts[operation.host].hold_until = 0
-    elif circuit.next_probe_at is not None:
+    elif circuit.next_probe_at is not None and not _is_probed_now(connection, circuit):
         circuit.next_probe_at = min(circuit.next_probe_at, operation.now)
     bench.note(key, change)
     bench.save(connection)
@@ -101,6 +102,14 @@ def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
     waking.hint(connection, [key], terms)
     connection.commit()
     return Verdict(bench.record(key), change)
+
+
+def _is_probed_now(connection: Connection, circuit: Circuit) -> bool:
+    """Whether a replica has the last probe under way: another right behind it would be one too many."""
+    if circuit.probed is None:
+        return False
+    found = connection.execute("SELECT owner FROM messages WHERE id = %s", (circuit.probed[8:],)).fetchone()
+    return found is not None and found[0] is not None
 
 
 def _fence(entry: Entry, terms: Terms) -> int:

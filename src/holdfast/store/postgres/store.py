@@ -9,8 +9,9 @@ outcomes stay in memory and are written when it is back, and whoever asked for w
 import logging
 import os
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import trio
@@ -20,6 +21,7 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, StoreAway, StoreError, StoreUnusable
 from holdfast.core.fleet import LEASE, RENEW_EVERY, Crew, may_begin
 from holdfast.core.message import Entry, Message, MessageId, State, next_id
+from holdfast.core.schedule import RetryAt
 from holdfast.store.ledger import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
@@ -29,6 +31,7 @@ from holdfast.store.port import (
     Ask,
     CircuitView,
     DeadFilter,
+    Fail,
     Finished,
     Hearing,
     LaneRecord,
@@ -36,6 +39,7 @@ from holdfast.store.port import (
     StoreStatistics,
     Story,
     Switch,
+    Verdict,
     View,
 )
 from holdfast.store.postgres import accepting, claiming, counting, outcomes, presence, rows, schema, showing, taking
@@ -46,6 +50,7 @@ from holdfast.store.postgres.showing import Faults
 from holdfast.store.postgres.sweeping import SWEEPS
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.room import WATERMARK
+from holdfast.store.summaries import NEVER
 from holdfast.store.work import StoreRules
 from holdfast.store.writer_thread import Waiter
 
@@ -390,17 +395,19 @@ class PostgresStore:
                 continue
             if operation.done is not None:
                 operation.done(result)
-        self._told_all(len(operations), self._accepting)
+        self._told_all(operations, results, self._accepting)
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         for operation, result in zip(operations, results, strict=True):
             if operation.done is not None:
                 operation.done(result)
-        self._told_all(len(operations), self._writing)
+        self._told_all(operations, results, self._writing)
 
-    def _told_all(self, number: int, channel: Channel) -> None:
-        self.on_group(number, channel.last)
-        self.on_commit(1 << 62)
+    def _told_all(self, operations: Sequence[Operation], results: Sequence[Any], channel: Channel) -> None:
+        self.on_group(len(operations), channel.last)
+        now = self._clock.now()  # what needs attention by now is in memory, or everyone was called to it
+        moments = chain.from_iterable(map(_moments, operations, results))
+        self.on_commit(min((moment for moment in moments if moment > now), default=NEVER))
         if self.full:
             self.on_scarce()
 
@@ -503,6 +510,16 @@ def _carry_out(connection: Connection, operations: Sequence[Operation], terms: T
 def _writes_size(operations: Sequence[Operation]) -> int:
     """Outcomes share a transaction; anything else has its own."""
     return max(1, outcomes.share_a_transaction(operations[: group_size(operations)]))
+
+
+def _moments(operation: Operation, result: Any) -> Iterator[int]:
+    """When what was written may need attention: a delayed message, a retry, the next probe."""
+    if isinstance(operation, Accept) and isinstance(result, Accepted):
+        yield operation.message.born
+    if isinstance(operation, Fail) and isinstance(operation.step, RetryAt):
+        yield operation.step.due
+    if isinstance(result, Verdict) and result.record is not None:
+        yield result.record.circuit.next_probe_at or 0
 
 
 def _reading(work: Work[Result]) -> Work[Result]:
