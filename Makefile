@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test sim lint docs format tools bench bench-peers bench-operators bench-replay lock clean
+.PHONY: run test sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
 COUNT ?= 1000000
+MINUTES ?= 60
 DEAD ?= 50000
 
 run: $(READY)  ## start the gateway with config/dev.toml
@@ -54,6 +55,9 @@ bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=,
 
 bench-peers: $(READY)  ## the same load on what is built instead: Redis and a queue; QUICK=1, ONLY=, OUT=
 	$(BENCH) bench.peers $(BENCH_OPTIONS)
+
+bench-churn: $(READY)  ## what MINUTES of steady traffic leave behind in PostgreSQL
+	$(BENCH) bench.churn --minutes $(MINUTES)
 
 bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting and with none
 	$(BIN)/python tests/bench/operators.py $(COUNT)

@@ -42,9 +42,9 @@ def closed(url: str, seconds: float, size: int = SIZE, connections: int = CONNEC
     return _own(url, seconds, size, connections)
 
 
-def paced(url: str, rate: float, seconds: float, connections: int = PACED_CONNECTIONS) -> Load:
-    """So many webhooks a second, whether or not the answers keep up."""
-    process = _generator(url, seconds, SIZE, connections, rate)
+def paced(url: str, rate: float, seconds: float, connections: int = PACED_CONNECTIONS, keys: bool = False) -> Load:
+    """So many webhooks a second, whether or not the answers keep up; with `keys` each has an idempotency key."""
+    process = _generator(url, seconds, SIZE, connections, rate, *(["--keys"] if keys else []))
     return _merge([process])
 
 

@@ -1,0 +1,63 @@
+"""A PostgreSQL server of the benchmarks: with fsync, in the temporary folder, which has to be on a real disk."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from postgres import OwnServer
+
+SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
+"""As anyone would set them on a small machine; everything else that matters here is at its default."""
+
+
+class Database:
+    """One database of a server that is this benchmark's alone."""
+
+    def __init__(self, server: OwnServer) -> None:
+        self._server = server
+        self.url = server.fresh_database()
+
+    @property
+    def postmaster(self) -> int:
+        """The process that all others of the server descend from."""
+        return int((self._server.folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+
+    def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True, options="-c search_path=holdfast") as connection:
+            return connection.execute(question.encode(), values).fetchall()
+
+    def do(self, statement: str, *values: object) -> None:
+        with psycopg.connect(self.url, autocommit=True, options="-c search_path=holdfast") as connection:
+            connection.execute(statement.encode(), values)
+
+    def explained(self, statement: str, *values: object) -> Mapping[str, Any]:
+        """How the server carried out a statement that is undone again."""
+        with psycopg.connect(self.url, options="-c search_path=holdfast") as connection:
+            asking = psycopg.ClientCursor(connection)
+            asking.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {statement}".encode(), values)
+            row = asking.fetchone()
+            connection.rollback()
+        assert row is not None
+        return dict(row[0][0])
+
+    def wal(self) -> int:
+        """Bytes that were ever written ahead."""
+        return int(self.ask("SELECT pg_current_wal_lsn() - '0/0'")[0][0])
+
+    def drop(self) -> None:
+        self._server.drop(self.url)
+
+
+@contextmanager
+def serving() -> Iterator[OwnServer]:
+    server = OwnServer()
+    try:
+        for name, value in SETTINGS.items():
+            server.administer(f"ALTER SYSTEM SET {name} = '{value}'")
+        server.stop()
+        server.start()
+        yield server
+    finally:
+        server.close()
