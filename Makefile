@@ -48,9 +48,9 @@ $(VENV)/tools/.ready: requirements-tools.lock $(READY)
 	touch $@
 
 BENCH = PYTHONPATH=tests $(BIN)/python -m
-BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT))
 
-bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=, ONLY=, OUT=
+bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=, ONLY=, PAIRS=, OUT=
 	$(BENCH) bench.run $(BENCH_OPTIONS)
 
 bench-peers: $(READY)  ## the same load on what is built instead: Redis and a queue; QUICK=1, ONLY=, OUT=

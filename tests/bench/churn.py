@@ -2,12 +2,11 @@
 
     make bench-churn [MINUTES=60]
 
-Every minute a line with what the tables hold; at the end every table and index, at the fifth minute, at its largest and
-at the end. Once as much leaves as comes, nothing may grow.
+Every minute a line with what the tables hold; at the end every table and index: when as much left as came, at its
+largest, and at the end. From then on nothing may grow.
 """
 
 import argparse
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.database import Database, serving
+from bench.database import Database, Databases
 from bench.load import paced
-from bench.processes import cpu_seconds, tree
+from bench.measuring import Usage, usage
 from bench.sink import Sink
-from harness import running
+from bench.systems import Holdfast, fleet
 from holdfast.store.postgres.claiming import CLAIM_DUE, CLAIM_FRESH
 
 MINUTE = 60.0
@@ -27,14 +26,17 @@ SETTLED = 5
 """The minute after which as much leaves as comes: retention and the grace after a start are over."""
 FAIL_EVERY = 10
 CONNECTIONS = 16
+CLAIMED = 16
+EVER = 1 << 62
 KEYS = {
     "retention__delivered": "1m",
     "ingest__idempotency": "1m",
     "circuit__probe_every": "1m",
     "retry__base": "10s",
-    "delivery__per_host": "64",
 }
 BUSY = ("messages", "delivered", "keys", "attempts")
+SMALL = 100_000
+"""Bytes: tables and indexes that never had more are shown as one."""
 
 _SIZES = """SELECT c.relname, pg_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'holdfast' AND c.relkind IN ('r', 'i') UNION ALL
@@ -46,33 +48,28 @@ _ROWS = "SELECT relname, n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE s
 
 @dataclass(frozen=True)
 class Sample:
-    """One minute's end: bytes by table and index, rows by table, and the pages that a claim looked at."""
+    """One minute's end: bytes by table and index, rows by table, and the pages that claims of 16 messages looked at."""
 
     sizes: Mapping[str, int]
     live: Mapping[str, int]
     dead: Mapping[str, int]
     fresh: int
     due: int
-    wal: int
-    gateway: float
-    server: float
+    usage: Usage
 
-    @property
-    def total(self) -> int:
-        return sum(self.sizes.values())
+    def size_of(self, names: Sequence[str]) -> int:
+        return sum(self.sizes[name] for name in names)
 
 
-def take(database: Database, gateway: int, lane: str) -> Sample:
+def take(system: Holdfast, database: Database, lane: str) -> Sample:
     counted = database.ask(_ROWS)
     return Sample(
         dict(database.ask(_SIZES)),
         {name: live for name, live, _ in counted},
         {name: dead for name, _, dead in counted},
-        _pages(database, CLAIM_FRESH, 0, lane, 16),
-        _pages(database, CLAIM_DUE, 0, lane, 1 << 62, 16),
-        database.wal(),
-        cpu_seconds(tree(gateway)),
-        cpu_seconds(tree(database.postmaster)),
+        _pages(database, CLAIM_FRESH, 0, lane, CLAIMED),
+        _pages(database, CLAIM_DUE, 0, lane, EVER, CLAIMED),
+        usage(system),
     )
 
 
@@ -81,52 +78,51 @@ def _pages(database: Database, claim: str, *values: object) -> int:
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
-def churn(database: Database, rate: float, minutes: int) -> list[Sample]:
+def churn(database: Database, sink: Sink, rate: float, minutes: int) -> list[Sample]:
     samples: list[Sample] = []
-    sink, bell = Sink(None, FAIL_EVERY), threading.Event()
-    print(HEAD, flush=True)
+    bell = threading.Event()
+    print(f"minute  requests      MB  {'live and dead rows of ' + ', '.join(BUSY):64} pages of a claim, fresh and due")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
-        with running(Path(folder, "gateway"), store__url=database.url, **KEYS) as gateway:
-            url = f"http://{gateway.ingest}/{sink.url}"
-            load = pool.submit(paced, url, rate, minutes * MINUTE, CONNECTIONS, True)
+        with fleet(Path(folder, "fleet"), database, 1, **KEYS) as system:
+            load = pool.submit(paced, system.urls(sink.url), rate, minutes * MINUTE, CONNECTIONS, True)
             for minute in range(1, minutes + 1):
                 bell.wait(MINUTE)
-                samples.append(take(database, gateway.process.pid, sink.host))
+                samples.append(take(system, database, sink.host))
                 print(line(minute, samples[-1], sink.count()), flush=True)
             told = load.result()
-            gateway.stop()
-    print(
-        f"\n{told.acked:,} acknowledged, {told.failed:,} not; p50 {told.p50 * 1e3:.1f} ms, p99 {told.p99 * 1e3:.1f} ms"
-    )
-    sink.close()
+    latency = f"p50 {told.p50 * 1e3:.1f} ms, p99 {told.p99 * 1e3:.1f} ms"
+    print(f"\n{told.acked:,} acknowledged, {told.failed:,} not; {latency}")
     return samples
-
-
-HEAD = f"{'minute':>6} {'requests':>9} {'MB':>7}  {'live and dead rows of ' + ', '.join(BUSY):64} claim: pages, fresh and due"
 
 
 def line(minute: int, sample: Sample, requests: int) -> str:
     rows = "".join(f"{sample.live[name]:8,}{sample.dead[name]:8,}" for name in BUSY)
-    return f"{minute:6} {requests:9,} {sample.total / 1e6:7.1f}  {rows:64} {sample.fresh:5} {sample.due:5}"
+    megabytes = sum(sample.sizes.values()) / 1e6
+    return f"{minute:6} {requests:9,} {megabytes:7.1f}  {rows:64} {sample.fresh:5} {sample.due:5}"
 
 
-def table(samples: Sequence[Sample], rate: float) -> str:
-    settled, last = samples[min(SETTLED, len(samples)) - 1], samples[-1]
+def table(samples: Sequence[Sample]) -> str:
+    names = sorted(samples[-1].sizes, key=lambda name: -samples[-1].sizes[name])
+    large = [name for name in names if max(sample.sizes[name] for sample in samples) > SMALL]
+    small = [name for name in names if name not in large]
     lines = [f"{'kB':24} {'settled':>9} {'largest':>9} {'at the end':>10} {'ratio':>6}"]
-    for name in sorted(last.sizes, key=lambda each: -last.sizes[each]):
-        largest = max(sample.sizes[name] for sample in samples)
-        lines.append(_row(name, settled.sizes[name], largest, last.sizes[name]))
-    lines.append(_row("all", settled.total, max(sample.total for sample in samples), last.total))
-    messages = rate * MINUTE * (len(samples) - 1) or 1
-    cpu = [(last.gateway - samples[0].gateway), (last.server - samples[0].server)]
-    costs = ", ".join(f"{name} {used / messages * 1e6:.0f} us" for name, used in zip(("gateway", "server"), cpu))
-    lines.append(f"a webhook: WAL {(last.wal - samples[0].wal) / messages:,.0f} bytes, CPU: {costs}")
+    lines += [_row(name, [name], samples) for name in large]
+    lines += [_row(f"{len(small)} small ones", small, samples), _row("all", names, samples)]
     return "\n".join(lines)
 
 
-def _row(name: str, settled: int, largest: int, last: int) -> str:
-    ratio = f"{last / settled:.2f}" if settled else ""
-    return f"{name:24} {settled / 1e3:9,.0f} {largest / 1e3:9,.0f} {last / 1e3:10,.0f} {ratio:>6}"
+def _row(title: str, names: Sequence[str], samples: Sequence[Sample]) -> str:
+    sizes = [sample.size_of(names) / 1e3 for sample in samples]
+    settled, last = sizes[min(SETTLED, len(sizes)) - 1], sizes[-1]
+    return f"{title:24} {settled:9,.0f} {max(sizes):9,.0f} {last:10,.0f} {last / (settled or 1):6.2f}"
+
+
+def costs(samples: Sequence[Sample], rate: float) -> str:
+    messages = round(rate * MINUTE * (len(samples) - 1)) or 1
+    each = samples[-1].usage.each(samples[0].usage, messages)
+    return (
+        f"a webhook: WAL {each.wal:,.0f} bytes, CPU {each.own * 1e6:.0f} us, {each.server * 1e6:.0f} us in the server"
+    )
 
 
 def main() -> None:
@@ -134,10 +130,14 @@ def main() -> None:
     options.add_argument("--minutes", type=int, default=60)
     options.add_argument("--rate", type=float, default=200.0, help="webhooks a second")
     given = options.parse_args()
-    with serving() as server:
-        samples = churn(Database(server), given.rate, given.minutes)
-    print(f"\n{table(samples, given.rate)}")
+    databases, sink = Databases(), Sink(None, FAIL_EVERY)
+    try:
+        samples = churn(databases.new(), sink, given.rate, given.minutes)
+    finally:
+        sink.close()
+        databases.close()
+    print(f"\n{table(samples)}\n{costs(samples, given.rate)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

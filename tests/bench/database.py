@@ -1,7 +1,6 @@
 """A PostgreSQL server of the benchmarks: with fsync, in the temporary folder, which has to be on a real disk."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -50,14 +49,34 @@ class Database:
         self._server.drop(self.url)
 
 
-@contextmanager
-def serving() -> Iterator[OwnServer]:
+class Databases:
+    """Of one server, which is started when the first one is asked for."""
+
+    def __init__(self) -> None:
+        self._server: OwnServer | None = None
+        self._filled: dict[str, Database] = {}
+
+    def new(self) -> Database:
+        if self._server is None:
+            self._server = _start()
+        return Database(self._server)
+
+    def filled(self, name: str, fill: Callable[[str], None]) -> Database:
+        """A database of that name; for the first to ask it is filled by its URL."""
+        if name not in self._filled:
+            made = self._filled[name] = self.new()
+            fill(made.url)
+        return self._filled[name]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+def _start() -> OwnServer:
     server = OwnServer()
-    try:
-        for name, value in SETTINGS.items():
-            server.administer(f"ALTER SYSTEM SET {name} = '{value}'")
-        server.stop()
-        server.start()
-        yield server
-    finally:
-        server.close()
+    for name, value in SETTINGS.items():
+        server.administer(f"ALTER SYSTEM SET {name} = '{value}'")
+    server.stop()
+    server.start()
+    return server
