@@ -17,6 +17,7 @@ import trio
 from psycopg import errors
 
 from holdfast.core.errors import CommitFailed, StoreAway, StoreError
+from holdfast.store.postgres import arrays
 from holdfast.store.postgres.schema import SCHEMA
 
 Result = TypeVar("Result")
@@ -149,6 +150,7 @@ def connect(url: str, name: str) -> Connection:
         autocommit=True,
     )
     try:
+        arrays.register(connection)
         for setting in _SETTINGS:
             with suppress(errors.FeatureNotSupported, errors.UndefinedObject, errors.InvalidParameterValue):
                 connection.execute(setting)
