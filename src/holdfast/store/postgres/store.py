@@ -347,7 +347,8 @@ class PostgresStore:
         ]
         if len(self._lanes) > LANES_KNOWN:
             self._lanes.clear()
-        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=self._terms(0))
+        terms = self._terms(0)
+        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=terms)
         try:
             results: list[Any] = await self._accepts.run(work, within=ANSWER_WITHIN)
         except StoreAway as away:
@@ -355,6 +356,9 @@ class PostgresStore:
             ends = self._clock.now() + presence.LONGEST_TRANSACTION
             self._unsure.update({arrival.message.id: ends for arrival in arrivals if arrival.offered})
             raise
+        if terms.number != self._member.number:
+            # Taken for dead meanwhile: what was taken under that number is free.
+            return [Accepted(active=False) if type(result) is Accepted else result for result in results]
         return results
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
