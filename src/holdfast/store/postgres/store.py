@@ -89,11 +89,11 @@ class PostgresStore:
         self._delivers = delivers
         self._threaded = threaded
         self._lease, self._renew_every = lease, renew_every
-        self._accepts, self._writes, self._claims, self._shows = (
-            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status")
+        self._accepts, self._writes, self._claims, self._shows, self._moves = (
+            Line(url, f"{name} {_own_name()}", threaded=threaded)
+            for name in ("accepts", "outcomes", "claims", "status", "moves")
         )
-        self._moves = Line(url, "moves", threaded=threaded)
-        self._presence = Line(url, "presence", threaded=threaded, listens=True)
+        self._presence = Line(url, f"presence {_own_name()}", threaded=threaded, listens=True)
         self._member = Member(0, rules.run)
         self._lease_until = 0
         self._connected_since = 0
@@ -251,6 +251,7 @@ class PostgresStore:
             return
         self._lease_until = now + self._lease
         self._take(beat, now)
+        await self._presence.run(presence.cut_off)
         while (
             await self._presence.run(partial(presence.reap, terms=terms, connected_since=self._connected_since))
             >= presence.FREED_AT_ONCE
@@ -533,4 +534,5 @@ def _nothing_known(path: str, max_size: int) -> StoreStatistics:
 
 
 def _own_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """As short as a connection's name has to be; the end of a host's name tells it from others like it."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-40:]
