@@ -67,9 +67,9 @@ class Fleet:
         self.seats: list[Replica | None] = []
         self._gateways: list[Gateway] = []
 
-    async def start(self, number: int) -> None:
-        """So many seats, all taken."""
-        self.seats = [None] * number
+    async def start(self, number: int, *, seats: int = 0) -> None:
+        """So many replicas at once; `seats` may be more than that."""
+        self.seats = [None] * max(number, seats)
         async with trio.open_nursery() as nursery:
             for seat in range(number):
                 nursery.start_soon(self.take, seat)
