@@ -212,6 +212,9 @@ class Dispatcher:
         entries = [*lane.fresh, *under_way]
         return lane.shelving + sum(entry.place.standing is Standing.ACTIVE for entry in entries)
 
+    def step_back(self, steps_back: bool) -> None:
+        """The process drains, or goes on after all. Alone it sends on meanwhile: nobody else would."""
+
     @property
     def attempts_in_flight(self) -> int:
         return self._board.in_flight

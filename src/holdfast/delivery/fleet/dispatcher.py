@@ -53,6 +53,7 @@ class FleetDispatcher(Dispatcher):
         self._beat_at = clock.now()
         self._heard_at = self._beat_at + HEARD_WITHIN
         self._promised: Counter[str] = Counter()
+        self._steps_back = False
         self.on_back = self.on_crew = _nothing
         self._reader.give_back = self._give_back
         store.on_offer = self.offered
@@ -103,7 +104,7 @@ class FleetDispatcher(Dispatcher):
         self._beat_at = now
         if now - before >= LEASE:
             self._come_anew()
-        elif self._heard_at <= now:
+        elif self._heard_at <= now and not self._steps_back:
             self._heard_at = NEVER
             self._share_out(self._roster.watch.settled())
         self._roster.forget_cold()
@@ -124,6 +125,13 @@ class FleetDispatcher(Dispatcher):
         """Each replica has another part of every limit. What is in flight above it ends by itself."""
         self._roster.share_out(watch)
         self._review_shares(list(self._roster.live.values()))
+
+    def step_back(self, steps_back: bool) -> None:
+        """While the process drains it has no part of anything, unless nobody else has: what is under way ends, and what
+        has not begun is for others at once. So none of it is cut off at the end of the drain, and comes again.
+        """
+        self._steps_back = steps_back
+        self._come_anew()
 
     def lost(self) -> None:
         """This replica was taken for dead. What it has in memory is others' now; what is under way ends, in vain."""

@@ -94,11 +94,11 @@ class PostgresStore:
         self._delivers = delivers
         self._threaded = threaded
         self._lease, self._renew_every = lease, renew_every
-        self._accepts, self._writes, self._claims, self._shows = (
-            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status")
+        self._accepts, self._writes, self._claims, self._shows, self._moves = (
+            Line(url, f"{name} {_own_name()}", threaded=threaded)
+            for name in ("accepts", "outcomes", "claims", "status", "moves")
         )
-        self._moves = Line(url, "moves", threaded=threaded)
-        self._presence = Line(url, "presence", threaded=threaded, listens=True)
+        self._presence = Line(url, f"presence {_own_name()}", threaded=threaded, listens=True)
         self._member = Member(0, rules.run)
         self._lease_until = 0
         self._connected_since = 0
@@ -256,6 +256,7 @@ class PostgresStore:
             return
         self._lease_until = now + self._lease
         self._take(beat, now)
+        await self._presence.run(presence.cut_off)
         while (
             await self._presence.run(partial(presence.reap, terms=terms, connected_since=self._connected_since))
             >= presence.FREED_AT_ONCE
@@ -352,7 +353,8 @@ class PostgresStore:
         ]
         if len(self._lanes) > LANES_KNOWN:
             self._lanes.clear()
-        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=self._terms(0))
+        terms = self._terms(0)
+        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=terms)
         try:
             results: list[Any] = await self._accepts.run(work, within=ANSWER_WITHIN)
         except StoreAway as away:
@@ -360,6 +362,9 @@ class PostgresStore:
             ends = self._clock.now() + presence.LONGEST_TRANSACTION
             self._unsure.update({arrival.message.id: ends for arrival in arrivals if arrival.offered})
             raise
+        if terms.number != self._member.number:
+            # Taken for dead meanwhile: what was taken under that number is free.
+            return [Accepted(active=False) if type(result) is Accepted else result for result in results]
         return results
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
@@ -546,4 +551,5 @@ def _nothing_known(path: str, max_size: int) -> StoreStatistics:
 
 
 def _own_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """As short as a connection's name has to be; the end of a host's name tells it from others like it."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-40:]
