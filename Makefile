@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test sim lint docs format tools bench bench-peers bench-operators bench-replay lock clean
+.PHONY: run test sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
 COUNT ?= 1000000
+MINUTES ?= 60
 DEAD ?= 50000
 
 run: $(READY)  ## start the gateway with config/dev.toml
@@ -47,13 +48,16 @@ $(VENV)/tools/.ready: requirements-tools.lock $(READY)
 	touch $@
 
 BENCH = PYTHONPATH=tests $(BIN)/python -m
-BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT))
 
-bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=, ONLY=, OUT=
+bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=, ONLY=, PAIRS=, OUT=
 	$(BENCH) bench.run $(BENCH_OPTIONS)
 
 bench-peers: $(READY)  ## the same load on what is built instead: Redis and a queue; QUICK=1, ONLY=, OUT=
 	$(BENCH) bench.peers $(BENCH_OPTIONS)
+
+bench-churn: $(READY)  ## what MINUTES of steady traffic leave behind in PostgreSQL
+	$(BENCH) bench.churn --minutes $(MINUTES)
 
 bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting and with none
 	$(BIN)/python tests/bench/operators.py $(COUNT)

@@ -1,31 +1,36 @@
-"""A connection to a server that can be cut and mended: what is behind it is then out of reach, and back."""
+"""A way to a database that can be cut and mended: what is at its end is then out of reach, and back."""
 
 import socket
 import threading
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+COMMIT = b"COMMIT\0"
+"""As a client asks for it, and as the server says that it is done."""
+
 
 class Cable:
-    """Listens on loopback and passes on what it gets. Runs on threads of its own: those it serves may block."""
+    """Listens on loopback and passes on what it gets. It has threads of its own: those that it serves may block."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
-        self._guard = threading.Lock()
-        self._ends: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        who, at, _ = parts.netloc.rpartition("@")
+        self.url = parts._replace(netloc=f"{who}{at}127.0.0.1:{self._listener.getsockname()[1]}").geturl()
+        self._guard = threading.Lock()
+        self._strands: set[_Strand] = set()
         self._is_cut = False
-        own = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        user = parts.netloc.rpartition("@")
-        self.url = parts._replace(netloc=f"{user[0]}{user[1]}{own}").geturl()
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.loses_next_commit = False
+        """Then the next commit is made, and the answer does not come back."""
+        self._serving = threading.Thread(target=self._serve)
+        self._serving.start()
 
     def cut(self) -> None:
         with self._guard:
             self._is_cut = True
-            for end in self._ends:
-                _shut(end)
+            for strand in self._strands:
+                strand.cut()
 
     def mend(self) -> None:
         with self._guard:
@@ -33,8 +38,11 @@ class Cable:
 
     def close(self) -> None:
         self.cut()
-        _shut(self._listener)
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._serving.join()
         self._listener.close()
+        for strand in self._strands:
+            strand.close()
 
     def _serve(self) -> None:
         while True:
@@ -45,24 +53,46 @@ class Cable:
             with self._guard:
                 if self._is_cut:
                     near.close()
-                    continue
-                far = socket.create_connection(self._target)
-                self._ends |= {near, far}
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+                else:
+                    self._strands.add(_Strand(self, near, socket.create_connection(self._target)))
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+
+class _Strand:
+    """One connection."""
+
+    def __init__(self, cable: Cable, near: socket.socket, far: socket.socket) -> None:
+        self._cable = cable
+        self._near, self._far = near, far
+        self._is_deaf = False
+        self._threads = [threading.Thread(target=self._ask), threading.Thread(target=self._answer)]
+        for thread in self._threads:
+            thread.start()
+
+    def cut(self) -> None:
+        for end in (self._near, self._far):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        self._near.close()
+        self._far.close()
+
+    def _ask(self) -> None:
         with suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        with self._guard:
-            for end in (source, sink):
-                _shut(end)
-            if source.fileno() != -1:
-                self._ends.discard(source)
-                source.close()
+            while data := self._near.recv(1 << 16):
+                if self._cable.loses_next_commit and COMMIT in data:
+                    self._cable.loses_next_commit = False
+                    self._is_deaf = True
+                self._far.sendall(data)
+        self.cut()
 
-
-def _shut(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
+    def _answer(self) -> None:
+        with suppress(OSError):
+            while data := self._far.recv(1 << 16):
+                if not self._is_deaf:
+                    self._near.sendall(data)
+                elif COMMIT in data:
+                    break
+        self.cut()

@@ -11,6 +11,7 @@
     demo/       the whole gateway again, with a clock that jumps
     split/      ingest in a process of its own, when that is wanted
     app.py      puts it together: start and shutdown order
+    opening.py  which store: the embedded one, or a database that replicas share
     intake.py   the ingest listener
     credentials.py, lifecycle.py, listening.py, descriptors.py, telling.py, notify.py, clock.py, chance.py, news.py
     log.py

@@ -137,6 +137,7 @@ class Gateway:
         if opened.shared is not None:
             opened.shared.on_away = partial(tell_away, self._news)
         self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role, opened.spool)
+        self._lifecycle.on_draining = self._delivery.dispatcher.step_back
         if opened.spool is not None:
             self._listen_to(opened.spool)
         self._notifier = Notifier(os.environ)

@@ -78,12 +78,15 @@ class Lifecycle:
         self.role = role
         self.stage = Stage.STARTING
         self.counting: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.on_draining: Callable[[bool], None] = lambda draining: None
 
     def drain(self) -> None:
         self.stage = Stage.DRAINING
+        self.on_draining(True)
 
     def resume(self) -> None:
         self.stage = Stage.READY
+        self.on_draining(False)
 
     @property
     def ready(self) -> bool:

@@ -10,6 +10,7 @@ Prints at the end one line of JSON with every latency in microseconds. Started b
 import argparse
 import json
 import re
+import secrets
 import select
 import socket
 from collections import deque
@@ -18,6 +19,8 @@ from time import perf_counter
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 SEND_BUFFER = 1 << 20
 """A whole request fits, so sending never blocks the other connections."""
+KEY = b"0" * 32
+"""In a request: where each one's own idempotency key goes."""
 GRACE = 20.0
 """How long answers are waited for after the last webhook was due."""
 
@@ -36,7 +39,8 @@ class Client:
 
     def send(self, since: float) -> None:
         self.since = since
-        self.socket.sendall(self._request)
+        request = self._request
+        self.socket.sendall(request.replace(KEY, secrets.token_hex(16).encode(), 1) if KEY in request else request)
 
     def receive(self) -> int:
         """The status of the answer, or 0 while it is not whole."""
@@ -119,11 +123,10 @@ class Generator:
                 self.refused += 1
 
 
-def request(address: str, path: str, size: int) -> bytes:
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n"
-    )
-    return head.encode() + b"x" * size
+def request(address: str, path: str, size: int, keys: bool = False) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n"
+    key = b"idempotency-key: " + KEY + b"\r\n" if keys else b""
+    return head.encode() + key + b"\r\n" + b"x" * size
 
 
 def main() -> None:
@@ -135,9 +138,11 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=5.0)
     options.add_argument("--rate", type=float, default=0.0, help="webhooks a second; 0: as many as are answered")
     options.add_argument("--greet", action="store_true", help="post once on each connection first, and say so")
+    options.add_argument("--keys", action="store_true", help="each webhook with an idempotency key of its own")
     given = options.parse_args()
     host, _, port = given.address.rpartition(":")
-    generator = Generator((host, int(port)), request(given.address, given.path, given.size), given.connections)
+    posted = request(given.address, given.path, given.size, given.keys)
+    generator = Generator((host, int(port)), posted, given.connections)
     if given.greet:
         generator.greet()
         print("greeted", flush=True)

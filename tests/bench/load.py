@@ -34,18 +34,24 @@ class Load(NamedTuple):
         return self.acked / self.seconds
 
 
-def closed(url: str, seconds: float, size: int = SIZE, connections: int = CONNECTIONS, own_heads: bool = False) -> Load:
-    """Every connection posts as soon as it is answered; with `own_heads` no two requests have the same head."""
+def closed(
+    urls: Sequence[str], seconds: float, size: int = SIZE, connections: int = CONNECTIONS, own_heads: bool = False
+) -> Load:
+    """Every connection posts as soon as it is answered; with `own_heads` no two requests have the same head. Several
+    URLs, which differ by their addresses alone, share the connections.
+    """
     if WRK:
-        return _wrk(url, seconds, size, connections, own_heads)
+        return _wrk(urls, seconds, size, connections, own_heads)
     assert not own_heads, "only wrk gives every request a head of its own"
-    return _own(url, seconds, size, connections)
+    return _own(urls, seconds, size, connections)
 
 
-def paced(url: str, rate: float, seconds: float, connections: int = PACED_CONNECTIONS) -> Load:
-    """So many webhooks a second, whether or not the answers keep up."""
-    process = _generator(url, seconds, SIZE, connections, rate)
-    return _merge([process])
+def paced(
+    urls: Sequence[str], rate: float, seconds: float, connections: int = PACED_CONNECTIONS, keys: bool = False
+) -> Load:
+    """So many webhooks a second, whether or not the answers keep up; with `keys` each has an idempotency key."""
+    flags, share = ["--keys"] if keys else [], len(urls)
+    return _merge([_generator(url, seconds, SIZE, connections // share, rate / share, *flags) for url in urls])
 
 
 @contextmanager
@@ -61,17 +67,18 @@ def alongside(url: str, rate: float, connections: int) -> Iterator[None]:
         end(process)
 
 
-def _wrk(url: str, seconds: float, size: int, connections: int, own_heads: bool) -> Load:
-    command = [WRK or "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
-    command += ["--latency", "-s", str(Path(__file__).with_name("post.lua")), url]
-    settings = {"BODY": str(size), **({"OWN_HEADS": "1"} if own_heads else {})}
+def _wrk(urls: Sequence[str], seconds: float, size: int, connections: int, own_heads: bool) -> Load:
+    command = [WRK or "wrk", f"-t{len(urls)}", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
+    command += ["--latency", "-s", str(Path(__file__).with_name("post.lua")), urls[0]]
+    settings = {"BODY": str(size), "ADDRESSES": ",".join(urlsplit(url).netloc for url in urls)}
+    settings |= {"OWN_HEADS": "1"} if own_heads else {}
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
     return Load(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _own(url: str, seconds: float, size: int, connections: int) -> Load:
-    shares = [connections // OWN_PROCESSES] * OWN_PROCESSES
-    return _merge([_generator(url, seconds, size, share, 0) for share in shares])
+def _own(urls: Sequence[str], seconds: float, size: int, connections: int) -> Load:
+    share = connections // OWN_PROCESSES
+    return _merge([_generator(urls[each % len(urls)], seconds, size, share, 0) for each in range(OWN_PROCESSES)])
 
 
 def _generator(

@@ -13,20 +13,43 @@ from bench.systems import Groups, System
 PATIENCE = 300.0
 
 
+class Usage(NamedTuple):
+    """So far, or for one message: CPU seconds of the system's own processes and of its database's server, and bytes
+    that the server wrote ahead.
+    """
+
+    own: float
+    server: float = 0.0
+    wal: float = 0.0
+
+    def each(self, before: "Usage", messages: int) -> "Usage":
+        return Usage(*((now - then) / messages for now, then in zip(self, before, strict=True)))
+
+
 class Run(NamedTuple):
-    """`rate` is of messages both acknowledged and delivered; `cpu` in seconds a message; `group` is None if unknown."""
+    """`rate` is of messages both acknowledged and delivered; `usage` is a message's; `group` is None if unknown."""
 
     rate: float
     ack_rate: float
-    cpu: float
+    usage: Usage
     p50: float
     p99: float
     memory: Memory
     group: float | None
 
+    @property
+    def cpu(self) -> float:
+        """Seconds a message."""
+        return self.usage.own + self.usage.server
+
 
 def pids(system: System) -> list[int]:
     return [pid for process in system.processes for pid in tree(process.pid)]
+
+
+def usage(system: System) -> Usage:
+    own, database = cpu_seconds(pids(system)), system.database
+    return Usage(own, cpu_seconds(tree(database.postmaster)), database.wal()) if database else Usage(own)
 
 
 def saturate(
@@ -36,22 +59,28 @@ def saturate(
     size: int = SIZE,
     connections: int = CONNECTIONS,
     own_heads: bool = False,
+    target: str | None = None,
 ) -> Run:
-    """As much as it takes on so many connections, until the last one that was acknowledged is at the sink."""
-    url = system.url(sink.url)
+    """As much as it takes on so many connections, until the last one that was acknowledged is at the sink; or to a
+    `target` that nothing is delivered to.
+    """
+
+    def post(for_seconds: float) -> tuple[Load, float]:
+        delivered = sink.count()
+        load = checked(closed(system.urls(target or sink.url), for_seconds, size, connections, own_heads))
+        answered = perf_counter()
+        if target is None:
+            wait_for_count(sink, delivered + load.acked)
+        return load, load.seconds + perf_counter() - answered
+
     # Not counted: connections, slow start, caches, and compilers that look first.
-    before = sink.count()
-    wait_for_count(sink, before + checked(closed(url, seconds / 2, size, connections, own_heads)).acked)
-    groups, delivered, cpu = system.groups(), sink.count(), cpu_seconds(pids(system))
-    load = checked(closed(url, seconds, size, connections, own_heads))
-    answered = perf_counter()
-    wait_for_count(sink, delivered + load.acked)
-    taken = load.seconds + perf_counter() - answered
-    used = cpu_seconds(pids(system)) - cpu
+    post(seconds / 2)
+    groups, used = system.groups(), usage(system)
+    load, taken = post(seconds)
     return Run(
         rate=load.acked / taken,
         ack_rate=load.rate,
-        cpu=used / load.acked,
+        usage=usage(system).each(used, load.acked),
         p50=load.p50,
         p99=load.p99,
         memory=memory(pids(system)),

@@ -38,9 +38,10 @@ class Peer:
     name: str
     port: int
     processes: list["subprocess.Popen[str]"]
+    database = None
 
-    def url(self, target: str) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+    def urls(self, target: str) -> list[str]:
+        return [f"http://127.0.0.1:{self.port}/hook"]
 
     def groups(self) -> None:
         return None

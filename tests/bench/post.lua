@@ -3,6 +3,23 @@ wrk.method = "POST"
 wrk.body = string.rep("x", tonumber(os.getenv("BODY")))
 wrk.headers["content-type"] = "application/json"
 
+-- A thread for each address: all of them get the same.
+local threads = 0
+function setup(thread)
+  local addresses = {}
+  for host, port in string.gmatch(os.getenv("ADDRESSES"), "([^,:]+):(%d+)") do
+    table.insert(addresses, {host = host, port = port})
+  end
+  threads = threads + 1
+  local address = addresses[threads]
+  thread.addr = wrk.lookup(address.host, address.port)[1]
+  thread:set("authority", address.host .. ":" .. address.port)
+end
+
+function init(arguments)
+  wrk.headers["Host"] = authority
+end
+
 -- Every request with a head of its own, as with a trace or an idempotency key in it.
 if os.getenv("OWN_HEADS") then
   local sent = 0

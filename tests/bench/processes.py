@@ -5,11 +5,14 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PATIENCE = 30.0
+GONE = (FileNotFoundError, ProcessLookupError)
+"""A process that just ended; what it used is its parent's then."""
 TESTS = Path(__file__).parents[1]
 
 
@@ -28,17 +31,19 @@ def tree(pid: int) -> list[int]:
     """A process and all that descend from it."""
     found = [pid]
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in listing.read_text().split():
-            found += tree(int(child))
+        with suppress(*GONE):
+            for child in listing.read_text().split():
+                found += tree(int(child))
     return found
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of the processes so far, threads that ended included."""
+    """User and system time of the processes so far, of threads and of children that ended included."""
     ticks = 0
     for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        with suppress(*GONE):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
     return ticks * TICK
 
 

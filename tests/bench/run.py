@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.costs import Cost, costs, draw
+from bench.database import Databases
 from bench.figures import Figure
 from bench.load import WRK
 from bench.processes import many_files
@@ -56,14 +57,15 @@ def prepared(given: argparse.Namespace) -> Iterator[Session]:
     many_files()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    sink = Sink()
+    sink, databases = Sink(), Databases()
     try:
         with tempfile.TemporaryDirectory(dir=given.out.parent, prefix="bench-") as folder:
             hosts = min(MANY_HOSTS, max(1, given.backlog // PER_HOST))
             stores = Stores(Path(folder).absolute())
-            yield Session(sink, stores, given.seconds, given.pairs, given.backlog, hosts)
+            yield Session(sink, stores, databases, given.seconds, given.pairs, given.backlog, hosts)
     finally:
         sink.close()
+        databases.close()
 
 
 def measure(scenario: Scenario, session: Session) -> Figure:

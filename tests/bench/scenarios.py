@@ -1,9 +1,11 @@
 """Every figure that is asked for: its name, what it is, what it has to be, and how it is measured."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from bench import scenarios_backlog as backlog
+from bench import scenarios_fleet as fleet
 from bench import scenarios_load as load
 from bench.figures import Bound, Figure
 from bench.session import Session
@@ -48,4 +50,24 @@ SCENARIOS = (
     Scenario("delivery_one", "delivery rate, backlog of one host", at_least(0.8), backlog.delivery_one),
     Scenario("delivery_hosts", "delivery rate, backlog over many hosts", Bound(), backlog.delivery_hosts),
     Scenario("large_drained", "end to end, 64 KiB, after that drain", at_least(0.7), load.large_drained),
+    *(
+        Scenario(f"postgres_{name}{suffix}", f"{what}, {replicas} on PostgreSQL", Bound(), partial(how, replicas=count))
+        for name, what, how in (
+            ("acks", "ack rate, nothing delivered", fleet.acknowledged),
+            ("end_to_end", "end to end, 256 connections", fleet.end_to_end),
+            ("cpu", "CPU per message with the server's", fleet.cpu),
+            ("ack_p99", "ack p99 at half of its saturation", fleet.ack_p99),
+        )
+        for count, replicas, suffix in ((1, "one replica", ""), (2, "two replicas", "_two"))
+    ),
+    Scenario("postgres_few", "end to end, 32 connections, one replica on PostgreSQL", Bound(), fleet.few_connections),
+    Scenario("postgres_backlog", "end to end beside the backlog, PostgreSQL", at_least(0.8), fleet.backlog_rate),
+    Scenario("postgres_backlog_acks", "... ack rate", at_least(0.8), fleet.backlog_acks),
+    Scenario("postgres_backlog_cpu", "... CPU per message", at_most(1.25), fleet.backlog_cpu),
+    Scenario("postgres_claim", "a claim of 16 from the backlog", at_most(1.5), partial(fleet.question, name="claim")),
+    Scenario("postgres_agenda", "... the agenda", at_most(1.5), partial(fleet.question, name="agenda")),
+    Scenario("postgres_status", "... what /status asks", at_most(1.5), partial(fleet.question, name="status")),
+    Scenario("postgres_disk", "disk of a waiting message, PostgreSQL", Bound(), fleet.disk),
+    Scenario("postgres_delivery", "delivery rate, backlog of one host", at_least(0.8), fleet.delivery),
+    Scenario("postgres_idle", "CPU idle, backlog of one frozen host", Bound(), fleet.idle_cpu),
 )

@@ -67,7 +67,7 @@ def _drain_hosts(session: Session) -> Drain:
     fillings = many_enabled(session.backlog, session.hosts, session.sink.port)
     store, before = session.stores.filled("enabled-hosts", fillings), session.sink.count()
     with holdfast(store) as system:
-        drain = session.draining(pids(system), before, session.backlog, MANY_HOSTS_ENOUGH)
+        drain = session.draining(system, before, session.backlog, MANY_HOSTS_ENOUGH)
         system.gateway.kill()
     session.stores.drop(store)
     return drain
@@ -184,7 +184,7 @@ def _arrivals(system: Holdfast, going_on: Callable[[], bool] = lambda: True) -> 
             bell.wait(PAUSE)
             came.clear()
             began = perf_counter()
-            client.post(system.url(f"{receiver.url}/hook"), content=b"x" * 1024).raise_for_status()
+            client.post(system.urls(f"{receiver.url}/hook")[0], content=b"x" * 1024).raise_for_status()
             assert came.wait(60), "a single webhook did not arrive"
             taken.append(times[-1] - began)
     receiver.close()

@@ -135,7 +135,7 @@ def _latency(session: Session) -> Latency:
         p99, p50 = _paced(session, system, half)
         with httpx.Client(trust_env=False, timeout=60) as client:
             for target in targets * FOR_EACH:
-                client.post(system.url(target), content=b"x").raise_for_status()
+                client.post(system.urls(target)[0], content=b"x").raise_for_status()
         wait_until(lambda: _in_flight(system) >= HANGING, f"{HANGING} hang")
         hanging_p99, _ = _paced(session, system, half)
         system.gateway.kill()
@@ -145,9 +145,9 @@ def _latency(session: Session) -> Latency:
 
 def _paced(session: Session, system: System, rate: float) -> tuple[float, float]:
     """p99 and p50."""
-    url = system.url(session.sink.url)
-    checked(closed(url, session.seconds / 2))
-    load = checked(paced(url, rate, session.seconds))
+    urls = system.urls(session.sink.url)
+    checked(closed(urls, session.seconds / 2))
+    load = checked(paced(urls, rate, session.seconds))
     return load.p99, load.p50
 
 
@@ -193,7 +193,7 @@ def connections(session: Session) -> Figure:
         store = session.stores.new("connections")
         with holdfast(store) as system:
             other.append(saturate(system, session.sink, session.seconds).ack_rate)
-            with alongside(system.url(session.sink.url), IDLE_RATE, IDLE_CONNECTIONS):
+            with alongside(system.urls(session.sink.url)[0], IDLE_RATE, IDLE_CONNECTIONS):
                 runs.append(saturate(system, session.sink, session.seconds))
             ours.append(runs[-1].ack_rate)
         session.stores.drop(store)

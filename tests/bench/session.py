@@ -10,12 +10,13 @@ from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from bench.database import Databases
 from bench.load import SIZE
-from bench.measuring import Run, pids, saturate, wait_until
-from bench.processes import Memory, cpu_seconds, memory
+from bench.measuring import Run, Usage, pids, saturate, usage, wait_until
+from bench.processes import Memory, memory
 from bench.sink import Sink
 from bench.stores import Stores, one_enabled, one_frozen
-from bench.systems import holdfast, yardstick
+from bench.systems import System, holdfast, yardstick
 
 ENOUGH = 400.0
 """Seconds after which a drain that goes on is measured by what it did so far."""
@@ -27,12 +28,17 @@ class Pair(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """`cpu` in seconds a message; `memory` as it was at the end."""
+    """`usage` is a message's; `memory` as it was at the end."""
 
     delivered: int
     seconds: float
-    cpu: float
+    usage: Usage
     memory: Memory
+
+    @property
+    def cpu(self) -> float:
+        """Seconds a message."""
+        return self.usage.own + self.usage.server
 
     @property
     def rate(self) -> float:
@@ -43,6 +49,7 @@ class Drain(NamedTuple):
 class Session:
     sink: Sink
     stores: Stores
+    databases: Databases
     seconds: float
     pairs: int
     backlog: int
@@ -111,17 +118,17 @@ class Session:
         def measure() -> Drain:
             store, before = self.drained(waiting), self.sink.count()
             with holdfast(store) as system:
-                return self.draining(pids(system), before, waiting, ENOUGH)
+                return self.draining(system, before, waiting, ENOUGH)
 
         return Drain(*self.once(f"drain {waiting}", measure))
 
-    def draining(self, processes: list[int], before: int, waiting: int, enough: float) -> Drain:
+    def draining(self, system: System, before: int, waiting: int, enough: float) -> Drain:
         """`before` is what the sink had counted when the gateway was started: it begins before we look."""
-        cpu, began = cpu_seconds(processes), perf_counter()
+        used, began = usage(system), perf_counter()
         wait_until(
             lambda: self.sink.count() - before >= waiting or perf_counter() - began > enough,
             f"{waiting} at the sink",
             patience=enough + 60,
         )
         delivered, seconds = self.sink.count() - before, perf_counter() - began
-        return Drain(delivered, seconds, (cpu_seconds(processes) - cpu) / delivered, memory(processes))
+        return Drain(delivered, seconds, usage(system).each(used, delivered), memory(pids(system)))

@@ -3,7 +3,7 @@
 One socket serves every address of 127.0.0.0/8, so that one sink can be 100,000 hosts: it is bound to any address, and
 to the loopback device. Where the kernel refuses that, it is bound to 127.0.0.1 alone, and `many_hosts` says so.
 
-Run as a program with a listening descriptor and a file to count in, this is the own sink.
+Run as a program with a listening descriptor, a file to count in, and which of them to fail, this is the own sink.
 """
 
 import mmap
@@ -21,6 +21,7 @@ from bench.processes import end, python
 
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+FAILURE = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"
 COUNTER = 8
 
 CONFIG = """
@@ -42,9 +43,9 @@ NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/loca
 
 
 class Sink:
-    """`count` is how many requests came so far."""
+    """`count` is how many requests came so far. Only the own one fails, every so many of them; 0: none."""
 
-    def __init__(self, nginx: str | None = NGINX) -> None:
+    def __init__(self, nginx: str | None = NGINX, fail_every: int = 0) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._socket, self.many_hosts = _listen()
         self.port = int(self._socket.getsockname()[1])
@@ -52,7 +53,7 @@ class Sink:
         self.url = f"http://{self.host}/hook"
         self.kind = "nginx" if nginx else "own"
         self._asked = 0
-        self._process = self._start_nginx(nginx) if nginx else self._start_own()
+        self._process = self._start_nginx(nginx) if nginx else self._start_own(fail_every)
         self._wait()
 
     def _start_nginx(self, nginx: str) -> "subprocess.Popen[str]":
@@ -66,11 +67,11 @@ class Sink:
         env = {"NGINX": f"{descriptor};", "PATH": "/usr/sbin:/usr/bin:/bin"}
         return subprocess.Popen(command, env=env, pass_fds=[descriptor], text=True)
 
-    def _start_own(self) -> "subprocess.Popen[str]":
+    def _start_own(self, fail_every: int) -> "subprocess.Popen[str]":
         counter = Path(self._folder.name) / "count"
         counter.write_bytes(bytes(COUNTER))
         descriptor = self._socket.fileno()
-        return python("bench.sink", str(descriptor), str(counter), pass_fds=[descriptor])
+        return python("bench.sink", str(descriptor), str(counter), str(fail_every), pass_fds=[descriptor])
 
     def _wait(self) -> None:
         """The socket listens already, so a connection is answered as soon as the process is there."""
@@ -114,7 +115,7 @@ def _listen() -> tuple[socket.socket, bool]:
 # -- the own sink ------------------------------------------------------------------------------------------------------
 
 
-def serve(listening: socket.socket, counter: mmap.mmap) -> None:
+def serve(listening: socket.socket, counter: mmap.mmap, fail_every: int) -> None:
     poll = select.epoll()
     poll.register(listening, select.EPOLLIN)
     connections: dict[int, tuple[socket.socket, bytearray]] = {}
@@ -141,7 +142,7 @@ def serve(listening: socket.socket, counter: mmap.mmap) -> None:
                 count += 1
                 counter[:COUNTER] = count.to_bytes(COUNTER, "little")
                 with suppress(OSError):
-                    connection.sendall(ANSWER)
+                    connection.sendall(FAILURE if fail_every and count % fail_every == 0 else ANSWER)
 
 
 def _request(got: bytearray) -> int:
@@ -156,4 +157,4 @@ def _request(got: bytearray) -> int:
 
 if __name__ == "__main__":
     with Path(sys.argv[2]).open("r+b") as file:
-        serve(socket.socket(fileno=int(sys.argv[1])), mmap.mmap(file.fileno(), COUNTER))
+        serve(socket.socket(fileno=int(sys.argv[1])), mmap.mmap(file.fileno(), COUNTER), int(sys.argv[3]))

@@ -1,17 +1,18 @@
-"""What is measured, each as real processes: holdfast and the yardstick. Peers are in `peers.py`.
+"""What is measured, each as real processes: holdfast, also as a fleet, and the yardstick. Peers are in `peers.py`.
 
 All get 64 deliveries in flight to one host. holdfast's store is as large as a million waiting messages want, and takes
 as many client connections as the benchmarks open; everything else is at its default.
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.database import Database
 from bench.processes import end, python
 from bench.yardstick import IN_FLIGHT
 from harness import Gateway, start
@@ -33,9 +34,10 @@ class Groups(NamedTuple):
 
 class System(Protocol):
     name: str
+    database: Database | None
 
-    def url(self, target: str) -> str:
-        """Where to post what is meant for the target."""
+    def urls(self, target: str) -> list[str]:
+        """Where to post what is meant for the target: any of them."""
         ...
 
     @property
@@ -46,37 +48,47 @@ class System(Protocol):
 
 class Yardstick:
     name = "yardstick"
+    database = None
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.processes = [process]
         assert process.stdout is not None
         self._port = int(process.stdout.readline())
 
-    def url(self, target: str) -> str:
-        return f"http://127.0.0.1:{self._port}/hook"
+    def urls(self, target: str) -> list[str]:
+        return [f"http://127.0.0.1:{self._port}/hook"]
 
     def groups(self) -> None:
         return None
 
 
 class Holdfast:
+    """One gateway, or replicas on one database, each of which gets the same."""
+
     name = "holdfast"
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.processes = [gateway.process]
+    def __init__(self, gateways: Sequence[Gateway], database: Database | None = None) -> None:
+        self.gateway = gateways[0]
+        self.processes = [gateway.process for gateway in gateways]
+        self.database = database
+        self._gateways = gateways
 
-    def url(self, target: str) -> str:
-        return f"http://{self.gateway.ingest}/{target}"
+    def urls(self, target: str) -> list[str]:
+        return [f"http://{gateway.ingest}/{target}" for gateway in self._gateways]
 
     def groups(self) -> Groups:
-        sums = {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(self.gateway.get("/metrics").text)
-            for sample in family.samples
-            if sample.name in ("holdfast_commit_operations_count", "holdfast_commit_operations_sum")
-        }
-        return Groups(sums["holdfast_commit_operations_count"], sums["holdfast_commit_operations_sum"])
+        each = [_groups_of(gateway) for gateway in self._gateways]
+        return Groups(sum(groups.commits for groups in each), sum(groups.operations for groups in each))
+
+
+def _groups_of(gateway: Gateway) -> Groups:
+    sums = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(gateway.get("/metrics").text)
+        for sample in family.samples
+        if sample.name in ("holdfast_commit_operations_count", "holdfast_commit_operations_sum")
+    }
+    return Groups(sums["holdfast_commit_operations_count"], sums["holdfast_commit_operations_sum"])
 
 
 @contextmanager
@@ -93,6 +105,19 @@ def yardstick(folder: Path, sink: str) -> Iterator[Yardstick]:
 def holdfast(folder: Path, **keys: object) -> Iterator[Holdfast]:
     gateway = start(folder, **SETTINGS | keys)
     try:
-        yield Holdfast(gateway)
+        yield Holdfast([gateway])
     finally:
         end(gateway.process)
+
+
+@contextmanager
+def fleet(folder: Path, database: Database, replicas: int, **keys: object) -> Iterator[Holdfast]:
+    folder.mkdir(parents=True)
+    gateways: list[Gateway] = []
+    try:
+        for number in range(replicas):
+            gateways.append(start(folder / f"replica{number}", store__url=database.url, **SETTINGS | keys))
+        yield Holdfast(gateways, database)
+    finally:
+        for gateway in gateways:
+            end(gateway.process)

@@ -74,7 +74,7 @@ def test_the_own_generator_and_the_own_sink_agree(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(load, "WRK", None)
     sink = Sink(None)
     try:
-        told = load.closed(sink.url, 0.3)
+        told = load.closed([sink.url], 0.3)
         assert told.acked > 0 and told.failed == 0
         # What was under way at the end is not counted as acknowledged.
         assert told.acked <= sink.count() <= told.acked + load.CONNECTIONS

@@ -20,7 +20,20 @@ from holdfast.core.schedule import Dead, RetryAt, RetryRules
 from holdfast.store.ledger import Ledger
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.memory import MemoryEngine
-from holdfast.store.port import Accept, Ask, Deliver, Fail, IdempotencyKey, Operation, SaveLane, Shelve, Story, View
+from holdfast.store.port import (
+    Accept,
+    Ask,
+    Deliver,
+    Fail,
+    IdempotencyKey,
+    Operation,
+    SaveLane,
+    Shelve,
+    Store,
+    Story,
+    View,
+)
+from holdfast.store.records import numbered
 from holdfast.store.tables import META_EPOCH, Engine, Table
 from holdfast.store.work import StoreRules
 
@@ -36,6 +49,7 @@ HOST = "h:443"
 RULES = StoreRules(circuit=CircuitRules(), retry=RetryRules(), idempotency=EPOCH, host_share=0.5, per_host=16, run=NOW)
 EXPIRE_AFTER = RULES.retry.expire_after
 EXHAUSTED = Dead(DeadReason.EXHAUSTED)
+GARBAGE = b"\xc1garbage"
 
 
 @dataclass
@@ -111,12 +125,16 @@ class Desk:
     random: Any = field(default_factory=lambda: count(1))
 
     async def open(self) -> None:
-        self.engine = self.make_engine()
-        self.ledger = Ledger(self.engine, self.rules, self.clock, lambda bits: next(self.random))
-        self.ledger.open()
+        self.ledger: Any = self._make()
         self.ledger.on_commit = self._count_commit
         self._scope, self._ended = trio.CancelScope(), trio.Event()
         await self.nursery.start(self._run)
+
+    def _make(self) -> Store:
+        self.engine = self.make_engine()
+        ledger = Ledger(self.engine, self.rules, self.clock, lambda bits: next(self.random))
+        ledger.open()
+        return ledger
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """In the app everything ends with a store whose commit failed; here the test goes on."""
@@ -131,6 +149,9 @@ class Desk:
     async def close(self) -> None:
         self._scope.cancel()
         await self._ended.wait()
+        self._dispose()
+
+    def _dispose(self) -> None:
         self.engine.close()
 
     async def restart(self, **rules: Any) -> None:
@@ -185,15 +206,24 @@ class Desk:
             if entry.place.standing is Standing.ACTIVE:
                 await self.ledger.perform(Shelve([entry.message]))
             self.clock.at += 1
-        return (await self.look(lane, fresh=1 << 30)).fresh
+        return [entry for entry in await self.all_waiting(lane) if entry.place.standing is Standing.WAITING]
+
+    async def perform(self, operation: Operation) -> Any:
+        return await self.ledger.perform(operation)
+
+    async def take(self, entry: Entry) -> Entry:
+        """An attempt begins: until its outcome the message is ours."""
+        return entry
 
     async def deliver(self, entry: Entry, number: int = 1, lane: Lane | None = None) -> None:
-        await self.ledger.perform(Deliver(entry, success(number, at=self.clock.at), lane))
+        entry = await self.take(entry)
+        await self.perform(Deliver(entry, success(number, at=self.clock.at), lane))
 
     async def fail(self, entry: Entry, step: Any = None, *, number: int | None = None, on: Lane | None = None) -> None:
         number = entry.place.attempts + 1 if number is None else number
         made = attempt(number, at=self.clock.at, answer=b"answer %d" % number)
-        await self.ledger.perform(Fail(entry, made, step, on or lane_of(entry)))
+        entry = await self.take(entry)
+        await self.perform(Fail(entry, made, step, on or lane_of(entry)))
 
     async def retrying(self, due: int, *, lane: str = HOST, held: bool = False, retry: int = 1) -> Entry:
         """A message that failed and is due then."""
@@ -237,11 +267,28 @@ class Desk:
         [view] = await self.ledger.survey([Ask(lane, now, fresh, due, probed, frozenset(skip))])
         return view
 
+    async def next_probe(self, probed: bytes | None = None, **ask: Any) -> Entry | None:
+        """The probe after the last one of this spell, or after the one that the lane's record names."""
+        return (await self.look(probed=probed, **ask)).probe
+
+    async def all_waiting(self, lane: str = HOST) -> list[Entry]:
+        """All that is neither delivered nor dead, whatever its circuit lets through."""
+        entries, after = [], None
+        while True:
+            page, after = await self.ledger.waiting(after, 1_000)
+            entries += [entry for entry in page if entry.message.lane == lane]
+            if after is None:
+                return entries
+
     async def story(self, of: Entry | Message) -> Story:
         message = of.message if isinstance(of, Entry) else of
         story = await self.ledger.story(message.id)
         assert story is not None
         return story
+
+    async def wakes_at(self, moment: int) -> bool:
+        """Whether the first lane of all needs attention then."""
+        return await self.first_wake() == moment
 
     async def first_wake(self) -> int | None:
         """When the first lane of all needs attention."""
@@ -273,6 +320,26 @@ class Desk:
 
     def check_shares(self) -> None:
         consistency.check_shares(dump(self.engine))
+
+    def spoil(self, table: Table, key: bytes, value: bytes = GARBAGE) -> None:
+        with (writing := self.engine.write()) as transaction:
+            transaction.put(table, key, value)
+            writing.commit()
+
+    def spoil_message(self, id: MessageId, value: bytes = GARBAGE) -> None:
+        self.spoil(Table.MESSAGES, id, value)
+
+    def spoil_lane(self, key: str) -> None:
+        self.spoil(Table.LANES, key.encode())
+
+    def spoil_attempt(self, id: MessageId, number: int) -> None:
+        self.spoil(Table.ATTEMPTS, numbered(id, number))
+
+    def cut_body(self, id: MessageId) -> None:
+        """A part of a larger body is lost."""
+        with (writing := self.engine.write()) as transaction:
+            transaction.delete(Table.BODIES, numbered(id, 1))
+            writing.commit()
 
 
 def engine_maker(kind: str, folder: Path, max_size: int = 1 << 30) -> Callable[[], Engine]:

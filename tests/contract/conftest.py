@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from contract.builders import RULES, Desk, engine_maker
+from contract.shared import SharedDesk
 
 OpenDesk = Callable[..., Awaitable[Desk]]
 EMBEDDED = ("lmdb", "memory")
@@ -20,17 +21,25 @@ def embedded(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", EMBEDDED)
 
 
-@pytest.fixture(params=EMBEDDED)
+@pytest.fixture(params=[*EMBEDDED, "postgres"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-async def open_desk(kind: str, tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[OpenDesk]:
+def make_desk(kind: str, tmp_path: Path, nursery: trio.Nursery, request: pytest.FixtureRequest) -> Callable[..., Desk]:
+    if kind != "postgres":
+        return lambda max_size, rules: Desk(nursery, engine_maker(kind, tmp_path, max_size), rules)
+    url = request.getfixturevalue("database")
+    return lambda max_size, rules: SharedDesk(nursery, rules=rules, url=url, max_size=max_size)
+
+
+@pytest.fixture
+async def open_desk(make_desk: Callable[..., Desk]) -> AsyncIterator[OpenDesk]:
     opened: list[Desk] = []
 
     async def open_one(*, max_size: int = 1 << 30, **rules: Any) -> Desk:
-        desk = Desk(nursery, engine_maker(kind, tmp_path, max_size), replace(RULES, **rules))
+        desk = make_desk(max_size, replace(RULES, **rules))
         await desk.open()
         opened.append(desk)
         return desk

@@ -39,6 +39,12 @@ async def test_a_group_is_told_in_the_order_of_submission(desk: Desk) -> None:
     results = await desk.together(Accept(first), Shelve([first]), Accept(second), Accept(third))
     assert results == [Accepted(active=True), 1, Accepted(active=False), Accepted(active=False)]
     assert told == [(first, True), (second, False), (third, False)]
+
+
+@embedded("replicas write new messages and all else by connections of their own")
+async def test_a_group_is_one_commit(desk: Desk) -> None:
+    first = desk.message()
+    await desk.together(Accept(first), Shelve([first]), Accept(desk.message()))
     assert desk.commits == 1
 
 
@@ -160,6 +166,7 @@ async def test_ids_only_grow(desk: Desk) -> None:
     assert minted == sorted(set(minted))
 
 
+@embedded("replicas mint ids beside one another, by the clock of their database")
 async def test_ids_grow_over_a_restart_with_the_clock_set_back(desk: Desk) -> None:
     entry = await desk.accept()
     unused = desk.ledger.mint(NOW + MINUTE)
@@ -169,6 +176,7 @@ async def test_ids_grow_over_a_restart_with_the_clock_set_back(desk: Desk) -> No
     assert desk.ledger.mint(NOW - MINUTE) > unused > entry.message.id
 
 
+@embedded("replicas mint ids beside one another, by the clock of their database")
 async def test_ids_grow_past_those_of_messages_long_gone(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.deliver(entry)

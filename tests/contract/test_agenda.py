@@ -20,6 +20,7 @@ from contract.builders import (
     lane,
     retry_at,
 )
+from contract.conftest import embedded
 from holdfast.core.circuit import Circuit
 from holdfast.store.port import Accept, Forget, ReviewLanes, Shelve
 
@@ -29,7 +30,7 @@ FORGET_AFTER = RULES.circuit.forget_after
 
 async def test_an_enabled_lane_wakes_for_what_waits(desk: Desk) -> None:
     await desk.accept_waiting(number=2)
-    assert await desk.first_wake() == NOW
+    assert await desk.wakes_at(NOW)
     agenda = await desk.ledger.agenda(NOW, 10, ())
     assert (agenda.lanes, agenda.next) == ([HOST], None)
 
@@ -37,46 +38,46 @@ async def test_an_enabled_lane_wakes_for_what_waits(desk: Desk) -> None:
 async def test_an_enabled_lane_wakes_for_its_first_retry(desk: Desk) -> None:
     await desk.retrying(NOW + 2 * MINUTE)
     await desk.retrying(NOW + MINUTE)
-    assert await desk.first_wake() == NOW + MINUTE
+    assert await desk.wakes_at(NOW + MINUTE)
     assert (await desk.ledger.agenda(NOW + MINUTE - 1, 10, ())).lanes == []
     assert (await desk.ledger.agenda(NOW + MINUTE, 10, ())).lanes == [HOST]
 
 
 async def test_an_enabled_lane_wakes_for_a_delayed_message(desk: Desk) -> None:
     await desk.accept(delay=HOUR)
-    assert await desk.first_wake() == NOW + HOUR
+    assert await desk.wakes_at(NOW + HOUR)
 
 
 async def test_a_disabled_lane_wakes_for_its_probe(desk: Desk) -> None:
     await desk.accept_waiting()
     await desk.save(disabled(probe_at=PROBE))
-    assert await desk.first_wake() == PROBE
+    assert await desk.wakes_at(PROBE)
 
 
 async def test_a_disabled_lane_wakes_for_a_retry_long_due_only_to_probe(desk: Desk) -> None:
     await desk.retrying(NOW + MINUTE)
     await desk.save(disabled(probe_at=PROBE))
-    assert await desk.first_wake() == PROBE
+    assert await desk.wakes_at(PROBE)
 
 
 @mark.parametrize(("due", "wake"), [(NOW + MINUTE, PROBE), (NOW + HOUR, NOW + HOUR)])
 async def test_a_disabled_lane_is_not_probed_with_a_held_message(desk: Desk, due: int, wake: int) -> None:
     await desk.retrying(due, held=True)
     await desk.save(disabled(probe_at=PROBE))
-    assert await desk.first_wake() == wake
+    assert await desk.wakes_at(wake)
 
 
 async def test_a_disabled_lane_wakes_for_its_expiry_when_that_is_first(desk: Desk) -> None:
     await desk.accept_waiting()
     await desk.save(disabled(probe_at=NOW + 30 * DAY))
-    assert await desk.first_wake() == NOW + EXPIRE_AFTER
+    assert await desk.wakes_at(NOW + EXPIRE_AFTER)
 
 
 async def test_a_frozen_lane_wakes_for_its_expiry_alone(desk: Desk) -> None:
     await desk.retrying(NOW + MINUTE)
     await desk.accept_waiting()
     await desk.save(frozen())
-    assert await desk.first_wake() == NOW + EXPIRE_AFTER
+    assert await desk.wakes_at(NOW + EXPIRE_AFTER)
 
 
 async def test_expiry_counts_from_the_moment_the_circuit_was_last_enabled(desk: Desk) -> None:
@@ -84,15 +85,15 @@ async def test_expiry_counts_from_the_moment_the_circuit_was_last_enabled(desk: 
     on = frozen()
     on.circuit.enabled_at = NOW + HOUR
     await desk.save(on)
-    assert await desk.first_wake() == NOW + HOUR + EXPIRE_AFTER
+    assert await desk.wakes_at(NOW + HOUR + EXPIRE_AFTER)
 
 
 async def test_an_empty_lane_wakes_to_be_forgotten(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.deliver(entry)
-    assert await desk.first_wake() == NOW + FORGET_AFTER
+    assert await desk.wakes_at(NOW + FORGET_AFTER)
     await desk.save(lane(circuit=Circuit(since=NOW, last_attempt_at=NOW + DAY)))
-    assert await desk.first_wake() == NOW + DAY + FORGET_AFTER
+    assert await desk.wakes_at(NOW + DAY + FORGET_AFTER)
 
 
 async def test_a_forgotten_lane_is_not_on_the_agenda(desk: Desk) -> None:
@@ -120,7 +121,7 @@ async def test_a_lane_is_not_forgotten_in_the_group_that_brings_it_something(des
     first, second = desk.message(), desk.message()
     results = await desk.together(Accept(first), Forget(HOST), Shelve([first]), Accept(second))
     assert results[1] is False
-    assert await desk.first_wake() == NOW
+    assert await desk.wakes_at(NOW)
 
 
 async def test_a_lane_forgotten_under_an_active_message_comes_back_with_it(desk: Desk) -> None:
@@ -128,14 +129,14 @@ async def test_a_lane_forgotten_under_an_active_message_comes_back_with_it(desk:
     await desk.ledger.perform(Forget(HOST))
     await desk.restart()
     assert ids((await desk.look()).fresh) == ids([entry])
-    assert await desk.first_wake() == NOW
+    assert await desk.wakes_at(NOW)
 
 
 async def test_a_message_brings_a_forgotten_lane_back(desk: Desk) -> None:
     await desk.deliver(await desk.accept())
     await desk.ledger.perform(Forget(HOST))
     await desk.accept(delay=MINUTE)
-    assert await desk.first_wake() == NOW + MINUTE
+    assert await desk.wakes_at(NOW + MINUTE)
 
 
 async def test_the_longest_waiting_lane_comes_first(desk: Desk) -> None:
@@ -161,15 +162,16 @@ async def test_the_agenda_leaves_out_lanes_in_memory(desk: Desk) -> None:
 async def test_a_delivery_moves_the_wake_to_what_waits_next(desk: Desk) -> None:
     first, _ = await desk.accept_waiting(number=2)
     await desk.deliver(first)
-    assert await desk.first_wake() == NOW + 1
+    assert await desk.wakes_at(NOW + 1)
 
 
 async def test_a_failure_moves_the_wake_to_its_retry(desk: Desk) -> None:
     [entry] = await desk.accept_waiting()
     await desk.fail(entry, retry_at(1, NOW + HOUR))
-    assert await desk.first_wake() == NOW + HOUR
+    assert await desk.wakes_at(NOW + HOUR)
 
 
+@embedded("replicas are woken by one another's notifications")
 async def test_each_commit_tells_of_the_earliest_wake_that_it_moved(desk: Desk) -> None:
     told: list[int] = []
     desk.ledger.on_commit = told.append
@@ -188,12 +190,12 @@ async def test_lanes_that_nothing_touches_follow_another_config(desk: Desk) -> N
     before = await desk.first_wake()
     shorter = replace(RULES.retry, expire_after=HOUR)
     await desk.restart(retry=shorter)
-    assert await desk.first_wake() == before
+    assert await desk.wakes_at(before)
     after = await desk.ledger.perform(ReviewLanes(None, 2))
     while after is not None:
         after = await desk.ledger.perform(ReviewLanes(after, 2))
     desk.check()
-    assert await desk.first_wake() == NOW + HOUR
+    assert await desk.wakes_at(NOW + HOUR)
     commits = desk.commits
     assert await desk.ledger.perform(ReviewLanes(None, 2)) is None
     assert desk.commits == commits + 1

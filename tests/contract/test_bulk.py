@@ -56,6 +56,7 @@ async def test_what_waits_and_what_is_retried_expires_by_age(desk: Desk) -> None
 
 async def test_an_expired_message_keeps_its_attempts(desk: Desk) -> None:
     entry = await desk.retrying(NOW + HOUR, retry=5)
+    await desk.save(frozen())
     await desk.ledger.perform(expire())
     story = await desk.story(entry)
     assert story.place == Place(Standing.DEAD, NOW, NOW + DAY, 5, 1)
@@ -66,6 +67,7 @@ async def test_expiry_goes_in_bounded_steps(desk: Desk) -> None:
     waiting = await desk.accept_waiting(number=3)
     for _ in range(2):
         await desk.retrying(NOW + HOUR)
+    await desk.save(frozen())
     steps = [await desk.ledger.perform(expire(limit=2)) for _ in range(4)]
     assert [len(step) for step in steps] == [2, 2, 1, 0]
     assert steps[0] == ids(waiting[:2])
@@ -73,11 +75,13 @@ async def test_expiry_goes_in_bounded_steps(desk: Desk) -> None:
 
 async def test_a_message_under_way_does_not_expire(desk: Desk) -> None:
     waiting = await desk.accept_waiting(number=3)
+    await desk.save(frozen())
     assert await desk.ledger.perform(expire(limit=1, skip=frozenset(ids(waiting[:1])))) == ids(waiting[1:2])
 
 
 async def test_a_delayed_message_is_as_old_as_its_first_due_time(desk: Desk) -> None:
     entry = await desk.accept(delay=HOUR)
+    await desk.save(frozen())
     assert await desk.ledger.perform(expire(NOW + HOUR)) == []
     assert await desk.ledger.perform(expire(NOW + HOUR + 1)) == ids([entry])
 
@@ -86,12 +90,14 @@ async def test_a_replayed_message_is_as_old_as_its_replay(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.bury(entry)
     await desk.ledger.perform(replay())
+    await desk.save(frozen())
     assert await desk.ledger.perform(expire(NOW + DAY)) == []
     assert await desk.ledger.perform(expire(NOW + DAY + 1)) == ids([entry])
 
 
 async def test_another_lane_does_not_expire(desk: Desk) -> None:
     await desk.accept_waiting(HOST + "0")
+    await desk.save(frozen(), frozen(HOST + "0"))
     assert await desk.ledger.perform(expire()) == []
 
 

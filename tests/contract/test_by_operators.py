@@ -2,7 +2,8 @@
 
 from pytest import mark
 
-from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, frozen, ids, retry_at
+from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, frozen, ids, lane, retry_at
+from contract.conftest import embedded
 from holdfast.core.message import DeadReason, Place, Standing, State
 from holdfast.store.port import (
     DeadFilter,
@@ -24,8 +25,10 @@ async def dead_of_each_kind(desk: Desk) -> tuple[bytes, bytes, bytes]:
     await desk.bury(exhausted)
     desk.clock.at += MINUTE
     [expired] = await desk.accept_waiting()
+    await desk.save(frozen())
     await desk.ledger.perform(Expire(HOST, NOW + DAY, desk.clock.at, 10))
     desk.clock.at += MINUTE
+    await desk.save(lane())
     other = await desk.accept(OTHER)
     await desk.bury(other)
     return exhausted.message.id, expired.message.id, other.message.id
@@ -164,6 +167,7 @@ async def test_what_was_delivered_or_never_was_is_not_retried(desk: Desk) -> Non
     assert await desk.ledger.perform(RetryNow(bytes(16), NOW)) is Retried.UNKNOWN
 
 
+@embedded("where replicas share a store, what is claimed is in flight, and is not made due")
 @mark.parametrize("probe", [True, False])
 async def test_an_attempt_under_way_when_its_message_is_made_due_is_recorded(desk: Desk, probe: bool) -> None:
     """It was read where the message stood before."""
@@ -177,7 +181,7 @@ async def test_an_attempt_under_way_when_its_message_is_made_due_is_recorded(des
 
 
 async def test_a_delivery_under_way_when_its_message_is_made_due_is_recorded(desk: Desk) -> None:
-    entry = await desk.retrying(NOW + HOUR)
+    entry = await desk.take(await desk.retrying(NOW + HOUR))
     await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE))
     await desk.deliver(entry, 2)
     assert (await desk.story(entry)).state is State.DELIVERED

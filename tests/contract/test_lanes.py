@@ -5,7 +5,6 @@ from pytest import mark
 from contract.builders import EXPIRE_AFTER, HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
 from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
 from holdfast.core.lane import Host, Lane
-from holdfast.store.port import LaneRecord
 
 
 def states(desk_circuits: dict[CircuitState, int]) -> tuple[int, int, int]:
@@ -13,7 +12,7 @@ def states(desk_circuits: dict[CircuitState, int]) -> tuple[int, int, int]:
     return tuple(desk_circuits[state] for state in order)
 
 
-async def test_every_field_of_a_lane_is_kept(desk: Desk) -> None:
+async def test_every_field_of_a_lane_is_kept(desk: Desk, kind: str) -> None:
     circuit = Circuit(
         state=CircuitState.DISABLED,
         since=NOW + 1,
@@ -30,11 +29,19 @@ async def test_every_field_of_a_lane_is_kept(desk: Desk) -> None:
     )
     host = Host("example.com:443", 16, limit=4, hold_until=NOW + 8)
     await desk.save(Lane("https://example.com/hook", host, circuit))
+    view = await desk.ledger.circuit("https://example.com/hook")
+    assert view is not None
+    assert (view.record.limit, view.record.hold_until) == (4, NOW + 8)
     await desk.restart()
     view = await desk.ledger.circuit("https://example.com/hook")
     assert view is not None
     found = view.record.circuit
-    assert view.record == LaneRecord("https://example.com/hook", "example.com:443", found, 4, NOW, NOW + 8)
+    assert (view.record.key, view.record.host) == ("https://example.com/hook", "example.com:443")
+    assert view.record.hold_until == NOW + 8
+    if kind == "postgres":
+        assert view.record.limit == 1, "a fleet that begins anew begins slowly"
+    else:
+        assert (view.record.limit, view.record.run) == (4, NOW), "whoever reads it sees that it is of another run"
     assert list(found.window.buckets) == [[7, 10, 3], [9, 100, 99]]
     assert (found.window.attempts, found.window.failures) == (110, 102)
     found.window = circuit.window
@@ -53,7 +60,7 @@ async def test_a_message_to_an_unseen_host_makes_an_enabled_lane(desk: Desk) -> 
     await desk.accept("https://new.example/x", host="new.example:443")
     view = await desk.ledger.circuit("https://new.example/x")
     assert view is not None
-    assert (view.record.host, view.record.limit, view.record.run) == ("new.example:443", 16, NOW)
+    assert (view.record.host, view.record.limit) == ("new.example:443", 16)
     assert (view.record.circuit.state, view.record.circuit.since) == (CircuitState.ENABLED, NOW)
 
 

@@ -4,7 +4,18 @@ from hypothesis import strategies as st
 
 from core.build import NOW, RULES, SECOND, board, entries, entry, kinds_of, picks
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.fleet import LEASE, Crew, SharedHost, SharedLane, Watch, has_more, may_begin, may_reap
+from holdfast.core.fleet import (
+    CLOCKS_APART,
+    LEASE,
+    Crew,
+    SharedHost,
+    SharedLane,
+    Watch,
+    has_more,
+    may_begin,
+    may_reap,
+    stranded,
+)
 from holdfast.core.lane import ENTRIES_A_READ
 from holdfast.core.message import Kind
 
@@ -73,8 +84,8 @@ def test_who_comes_has_no_part_before_all_have_heard_of_it_unless_it_is_alone():
 
 
 def test_a_lease_lasts_until_its_end_and_others_count_only_for_who_was_there_to_see():
-    assert may_begin(NOW, NOW - 1)
-    assert not may_begin(NOW, NOW)
+    assert may_begin(NOW, NOW - CLOCKS_APART - 1)
+    assert not may_begin(NOW, NOW - CLOCKS_APART)
     assert may_reap(NOW - LEASE, NOW)
     assert not may_reap(NOW - LEASE + 1, NOW)
 
@@ -143,11 +154,10 @@ def test_a_small_part_claims_a_few_and_a_large_one_no_more_than_a_read_brings():
     assert lane(host(Crew(), per_host=500)).fresh_wanted == ENTRIES_A_READ
 
 
-def test_without_a_part_of_the_limit_a_lane_claims_nothing_and_may_not_send():
+def test_without_a_part_of_the_limit_a_lane_claims_nothing():
     it = lane(host(Crew(0, 4), whole=0))
     it.more_fresh, it.next_due = True, NOW
     assert (it.fresh_wanted, it.due_wanted) == (0, 0)
-    assert not it.may_send
     assert not it.wants_entries(NOW)
     it.stale = True
     assert it.wants_entries(NOW)
@@ -170,8 +180,22 @@ def test_delayed_first_attempts_count_among_the_due_that_are_held():
 
 
 @pytest.mark.parametrize("state", [CircuitState.DISABLED, CircuitState.FROZEN])
-def test_a_circuit_that_lets_nothing_through_sends_nothing_whatever_its_part(state: CircuitState):
-    assert not lane(host(Crew()), state=state).may_send
+def test_what_a_circuit_lets_not_through_is_stranded_whatever_the_part(state: CircuitState):
+    it = lane(host(Crew()), state=state)
+    assert stranded(it) == [it.fresh, it.due]
+
+
+def test_what_has_no_part_of_a_limit_is_stranded():
+    rich, poor = lane(host(Crew())), lane(host(Crew(0, 4), whole=0))
+    assert stranded(rich) == []
+    assert stranded(poor) == [poor.fresh, poor.due]
+
+
+def test_who_may_send_but_has_no_part_of_the_retries_gives_these_up():
+    lanes = [lane(host(crew, per_host=2)) for crew in crews(2)]
+    assert [it.host.limit for it in lanes] == [1, 1]
+    assert sorted(len(stranded(it)) for it in lanes) == [0, 1]
+    assert sorted(it.due_wanted > 0 for it in lanes) == [False, True]
 
 
 def test_a_lane_that_knows_of_more_needs_nobody_to_tell_it():

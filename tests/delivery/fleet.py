@@ -33,11 +33,16 @@ class Replica(World):
     url: str = ""
     number: int = 0
     made: list[float] = field(default_factory=list)
-    """When it began which attempts."""
+    """When it began its attempts."""
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    """How often a receiver told it that it has a message."""
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> GivenAnswer:
         self.made.append(self.now)
-        return await super().exchange(origin, head, body, deadline)
+        answer = await super().exchange(origin, head, body, deadline)
+        if answer.status == 200:
+            self.acknowledged[head.partition(b"webhook-id: ")[2][:36].decode()] += 1
+        return answer
 
     def compose(self) -> None:
         self.started_at = self.clock.now()

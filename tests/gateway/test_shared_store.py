@@ -172,6 +172,21 @@ def test_a_start_without_its_database_waits_for_it(own_postgres: OwnServer, tmp_
         assert len(events(gateway, "store_back")) == 1
 
 
+def test_ready_again_means_that_webhooks_are_accepted_again(
+    own_postgres: OwnServer, tmp_path: Path, receiver: Receiver
+) -> None:
+    """Also over connections that nobody has used since the server hung up on them."""
+    url = own_postgres.fresh_database()
+    with running(tmp_path / "store", store__url=url) as gateway:
+        assert gateway.post(f"{receiver.url}/before").status_code == 202
+        own_postgres.stop("immediate")
+        until(lambda: gateway.get("/readyz").status_code == 503)
+        own_postgres.start()
+        until(lambda: gateway.get("/readyz").status_code == 200)
+        assert gateway.post(f"{receiver.url}/after").status_code == 202
+        receiver.wait_for(lambda requests: {request.path for request in requests} == {"/before", "/after"})
+
+
 def test_a_newer_version_that_is_found_when_the_database_is_back_exits_3(
     own_postgres: OwnServer, tmp_path: Path
 ) -> None:

@@ -4,16 +4,19 @@ A replica holds its messages by a lease that it renews. Limits hold for the flee
 of them; which ones get what can't be divided evenly goes by the host's name, so that not all of it falls to the same.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from zlib import crc32
 
 from holdfast.core.lane import ENTRIES_A_READ, LOW_WATER, Host, Lane
-from holdfast.core.message import Kind
+from holdfast.core.message import Entry, Kind
 
 LEASE = 6_000
 """Milliseconds after which a replica that was not heard of is taken for dead, and its messages are free."""
 RENEW_EVERY = 1_000
+CLOCKS_APART = 500
+"""Milliseconds by which the clocks of two replicas may differ: both follow the database's."""
 HEARD_WITHIN = 2 * RENEW_EVERY
 """Milliseconds in which everyone hears of who came or went."""
 
@@ -82,7 +85,7 @@ class Watch:
 
 def may_begin(lease_until: int, now: int) -> bool:
     """Whether an attempt may begin: once the lease is over, another replica may have its message."""
-    return now < lease_until
+    return now < lease_until - CLOCKS_APART
 
 
 def may_reap(connected_since: int, now: int) -> bool:
@@ -108,6 +111,11 @@ class SharedHost(Host):
         self.limit = watch.share(min(self.whole, per_host), self.name)
         self.interval = interval * min(watch.crew.count, per_host)
 
+    def failed(self) -> None:
+        """What the store will say of a failure in slow start, until it does."""
+        if self.limit < self.per_host:
+            self.limit = min(self.limit, 1)
+
     def has_room(self, kind: Kind) -> bool:
         """A probe that was claimed starts here, whatever part of the limit this replica has."""
         if self.in_flight >= self.limit:
@@ -123,23 +131,31 @@ class SharedLane(Lane):
     __slots__ = ()
 
     @property
-    def may_send(self) -> bool:
-        return self.enabled and self.host.limit > 0
-
-    @property
     def fresh_wanted(self) -> int:
         return _wanted(self.host.limit, len(self.fresh))
 
     @property
     def due_wanted(self) -> int:
-        host = self.host
-        assert isinstance(host, SharedHost)
-        return _wanted(min(host.limit, host.retries), self.due_held)
+        return _wanted(_retries(self), self.due_held)
+
+
+def stranded(lane: Lane) -> list[deque[Entry]]:
+    """The queues of a lane in memory from which nothing has a chance to start here."""
+    if not lane.enabled or not lane.host.limit:
+        return [lane.fresh, lane.due]
+    return [] if _retries(lane) else [lane.due]
 
 
 def has_more(lane: Lane, now: int) -> bool:
     """Whether a lane is read again by itself, since more is known to wait."""
     return lane.loading or lane.more_fresh or (lane.next_due is not None and lane.next_due <= now)
+
+
+def _retries(lane: Lane) -> int:
+    """How many retries may be in flight here."""
+    host = lane.host
+    assert isinstance(host, SharedHost)
+    return min(host.limit, host.retries)
 
 
 def _wanted(limit: int, held: int) -> int:

@@ -127,11 +127,6 @@ class Lane:
         return self.circuit.state is CircuitState.ENABLED
 
     @property
-    def may_send(self) -> bool:
-        """Whether what is in memory of it has a chance to start; if not it waits in the store like the rest."""
-        return self.enabled
-
-    @property
     def is_idle(self) -> bool:
         """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
         return not (self.known or self.loading or self.shelving)

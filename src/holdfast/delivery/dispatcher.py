@@ -7,7 +7,8 @@ so memory does not grow with the backlog.
 """
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -211,6 +212,9 @@ class Dispatcher:
         entries = [*lane.fresh, *under_way]
         return lane.shelving + sum(entry.place.standing is Standing.ACTIVE for entry in entries)
 
+    def step_back(self, steps_back: bool) -> None:
+        """The process drains, or goes on after all. Alone it sends on meanwhile: nobody else would."""
+
     @property
     def attempts_in_flight(self) -> int:
         return self._board.in_flight
@@ -250,8 +254,7 @@ class Dispatcher:
         for lane in self._agenda.fired(now):
             self.attend(lane)
         for lane in await self._reader.read():
-            if not lane.may_send:
-                self._retreat(lane)
+            self._sort_out(lane)
             self.attend(lane)
         self._pump(self._clock.now())
         self._tell_quiet()
@@ -336,17 +339,22 @@ class Dispatcher:
             lane.stale = True  # what may be a probe, and when, only a read can say
         self._changed[lane] = None
 
+    def _sort_out(self, lane: Lane) -> None:
+        if not lane.enabled:
+            self._retreat(lane)
+
     def _retreat(self, lane: Lane) -> None:
         """Its circuit lets nothing through: what is in memory waits on disk like the rest."""
-        shelved = [entry.message for entry in self._empty(lane) if entry.place.standing is Standing.ACTIVE]
+        entries = self._empty(lane, [lane.fresh, lane.due])
+        shelved = [entry.message for entry in entries if entry.place.standing is Standing.ACTIVE]
         if shelved:
             self._shelve(lane, shelved)
 
-    def _empty(self, lane: Lane) -> list[Entry]:
-        """Take what waits of a lane out of memory, and the lane from the board: nothing of it starts any more."""
-        entries = [*lane.fresh, *lane.due]
-        lane.fresh.clear()
-        lane.due.clear()
+    def _empty(self, lane: Lane, queues: Sequence[deque[Entry]]) -> list[Entry]:
+        """Take what waits in queues of a lane out of memory, and from the board: it does not start any more."""
+        entries = [entry for queue in queues for entry in queue]
+        for queue in queues:
+            queue.clear()
         for entry in entries:
             self._roster.release(lane, entry.message)
         self._board.touch(lane, self._clock.now())

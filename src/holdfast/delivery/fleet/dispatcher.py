@@ -8,7 +8,7 @@ from collections import Counter
 from holdfast.clock import Clock
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitState
-from holdfast.core.fleet import HEARD_WITHIN, LEASE, Crew, Watch, has_more
+from holdfast.core.fleet import HEARD_WITHIN, LEASE, Crew, Watch, has_more, stranded
 from holdfast.core.lane import LOW_WATER, Lane
 from holdfast.core.message import Entry, ErrorKind, Kind, Message
 from holdfast.core.outcome import Outcome, of_error
@@ -53,6 +53,7 @@ class FleetDispatcher(Dispatcher):
         self._beat_at = clock.now()
         self._heard_at = self._beat_at + HEARD_WITHIN
         self._promised: Counter[str] = Counter()
+        self._steps_back = False
         self.on_back = self.on_crew = _nothing
         self._reader.give_back = self._give_back
         store.on_offer = self.offered
@@ -94,7 +95,7 @@ class FleetDispatcher(Dispatcher):
     def called(self, key: str) -> None:
         """A lane has something to do: a message that may start, or a probe."""
         lane = self._roster.find(key)
-        if lane is None or lane.may_send or not lane.enabled:
+        if lane is None or lane.host.limit or not lane.enabled:
             self.revive(key)
 
     def beat(self) -> None:
@@ -103,7 +104,7 @@ class FleetDispatcher(Dispatcher):
         self._beat_at = now
         if now - before >= LEASE:
             self._come_anew()
-        elif self._heard_at <= now:
+        elif self._heard_at <= now and not self._steps_back:
             self._heard_at = NEVER
             self._share_out(self._roster.watch.settled())
         self._roster.forget_cold()
@@ -125,10 +126,17 @@ class FleetDispatcher(Dispatcher):
         self._roster.share_out(watch)
         self._review_shares(list(self._roster.live.values()))
 
+    def step_back(self, steps_back: bool) -> None:
+        """While the process drains it has no part of anything, unless nobody else has: what is under way ends, and what
+        has not begun is for others at once. So none of it is cut off at the end of the drain, and comes again.
+        """
+        self._steps_back = steps_back
+        self._come_anew()
+
     def lost(self) -> None:
         """This replica was taken for dead. What it has in memory is others' now; what is under way ends, in vain."""
         for lane in self._roster.live.values():
-            self._empty(lane)
+            self._empty(lane, [lane.fresh, lane.due])
             self._drop_probe(lane)
         self._come_anew()
         self._roster.forget_views()
@@ -205,17 +213,18 @@ class FleetDispatcher(Dispatcher):
         self._review_shares([lane, *host.ready[Kind.FIRST], *host.ready[Kind.RETRY]])
 
     def _review_shares(self, lanes: list[Lane]) -> None:
-        """Put lanes on the board by their limits of now; what has no chance here is others' to send."""
+        """Put lanes on the board by their limits of now."""
         now = self._clock.now()
         for lane in lanes:
-            if lane.hydrated and not lane.may_send:
-                self._retreat(lane)
+            if lane.hydrated:
+                self._sort_out(lane)
             self._board.touch(lane, now)
 
     # -- claims ------------------------------------------------------------------------------------------------------
 
-    def _retreat(self, lane: Lane) -> None:
-        self._give_back(lane, self._empty(lane))
+    def _sort_out(self, lane: Lane) -> None:
+        """What has no chance to start here is others' to send."""
+        self._give_back(lane, self._empty(lane, stranded(lane)))
 
     def _seat(self, lane: Lane, now: int) -> None:
         if lane.hydrated and lane.circuit.state is not CircuitState.DISABLED:

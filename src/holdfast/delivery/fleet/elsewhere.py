@@ -35,6 +35,9 @@ class Elsewhere:
     def _accepted(self, message: Message, active: bool) -> None:
         self._telling.tell_accepted(message, self._clock.now())
 
+    def step_back(self, steps_back: bool) -> None:
+        """Others send in any case."""
+
     async def wait_quiet(self) -> None:
         await trio.lowlevel.checkpoint()
 

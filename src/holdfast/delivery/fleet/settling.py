@@ -5,7 +5,7 @@ meet, and come back with the verdict; what follows for the message is decided he
 import logging
 
 from holdfast.core.board import Start
-from holdfast.core.message import Attempt, Kind, id_text
+from holdfast.core.message import Attempt, Fault, Kind, id_text
 from holdfast.core.outcome import Outcome
 from holdfast.core.schedule import Dead
 from holdfast.delivery.settling import Settlement, Settling, due_of
@@ -29,7 +29,10 @@ class FleetSettling(Settling):
 
     def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> Settlement:
         lane, peace = start.lane, self._peace(outcome, now)
-        lane.host.hold_until = max(lane.host.hold_until, peace)  # also until the verdict comes
+        # Also until the verdict comes.
+        lane.host.hold_until = max(lane.host.hold_until, peace)
+        if outcome.fault is Fault.HOST:
+            lane.host.failed()
         step = self._step(start, outcome, now)
         self._tell_failure(start, attempt, step)
         return Settlement(Fail(start.entry, attempt, step, lane, _report(start, attempt, peace)), due_of(step), None)

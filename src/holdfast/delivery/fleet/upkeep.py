@@ -2,10 +2,14 @@
 are any replica's, whoever the agenda names them to.
 """
 
+from contextlib import suppress
+
+from holdfast.clock import sleep_until
+from holdfast.core.errors import StoreAway
 from holdfast.core.lane import Lane
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.fleet.dispatcher import FleetDispatcher
-from holdfast.delivery.upkeep import Upkeep
+from holdfast.delivery.upkeep import SWEEP_AT_MOST_EVERY, Upkeep
 
 
 class FleetUpkeep(Upkeep):
@@ -17,6 +21,14 @@ class FleetUpkeep(Upkeep):
         super()._listen()
         self._dispatcher.on_back = self.begin_grace
         self._dispatcher.on_crew = self.call
+
+    async def run(self) -> None:
+        """What a store that is away does not do is done when it is back."""
+        while True:
+            with suppress(StoreAway):
+                return await super().run()
+            self._to_review = True
+            await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
 
     async def _sweep(self) -> int:
         return await super()._sweep() if self._dispatcher.is_first else 0

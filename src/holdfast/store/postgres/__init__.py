@@ -2,6 +2,7 @@
 
 schema       the tables, their versions, and how one becomes the next
 connection   one connection and what its errors mean
+arrays       lists as the server's arrays
 contact      the first word with a database, at a start
 rows         how messages, places and lanes look in the tables
 counting     how much waits, is dead, and is held by whom

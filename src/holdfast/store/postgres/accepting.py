@@ -251,7 +251,7 @@ def insert(
             know_lanes(connection, new, terms)
         if not claimable:
             connection.commit()
-    waking.lower(connection, claimable, terms)
+    waking.lower(connection, claimable, terms, born=all(arrival.operation.place is None for arrival in arrivals))
 
 
 def know_lanes(connection: Connection, lanes: dict[str, str], terms: Terms) -> None:

@@ -31,8 +31,8 @@ PAGE = 512
 _CLAIM = """UPDATE messages SET owner = %s WHERE id = ANY(ARRAY(
     SELECT id FROM messages WHERE lane = %s AND standing = {standing} AND owner IS NULL {when}
     ORDER BY {order}, id LIMIT %s FOR UPDATE SKIP LOCKED))"""
-_CLAIM_FRESH = _CLAIM.format(standing=WAITING, when="", order="born")
-_CLAIM_DUE = _CLAIM.format(standing=RETRY, when="AND due <= %s", order="due")
+CLAIM_FRESH = _CLAIM.format(standing=WAITING, when="", order="born")
+CLAIM_DUE = _CLAIM.format(standing=RETRY, when="AND due <= %s", order="due")
 _OWN = f"""SELECT id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END FROM messages
     WHERE owner = %s AND lane = %s AND standing = %s AND id <> ALL(%s::bytea[])
     ORDER BY CASE WHEN standing = {RETRY} THEN due ELSE born END, id LIMIT %s"""
@@ -111,9 +111,9 @@ def _claim(connection: Connection, lanes: Sequence[_Lane], terms: Terms) -> None
         for lane in lanes:
             ask, skip = lane.ask, list(lane.ask.skip)
             if ask.fresh:
-                connection.execute(_CLAIM_FRESH, (terms.number, ask.lane, ask.fresh))
+                connection.execute(CLAIM_FRESH, (terms.number, ask.lane, ask.fresh))
             if ask.due:
-                connection.execute(_CLAIM_DUE, (terms.number, ask.lane, ask.now, ask.due))
+                connection.execute(CLAIM_DUE, (terms.number, ask.lane, ask.now, ask.due))
             fresh = connection.execute(_OWN, (terms.number, ask.lane, WAITING, skip, ask.fresh + 1))
             due = connection.execute(_OWN, (terms.number, ask.lane, RETRY, skip, ask.due + 1))
             taken.append((lane, fresh, due))

@@ -2,8 +2,9 @@
 
 A `Line` is used by one thread at a time and connects anew when it has to. Whatever the reason, a database that can't be
 reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
-What two transactions did to each other (a deadlock, a serialization failure, the same row twice) is tried again here.
-Anything else is a fault of ours or of the tables, and CommitFailed.
+What two transactions did to each other (a deadlock, a serialization failure, the same row twice), and what was undone
+because this process stood still in the middle of it, is tried again here. Anything else is a fault of ours or of the
+tables, and CommitFailed.
 """
 
 import logging
@@ -17,6 +18,7 @@ import trio
 from psycopg import errors
 
 from holdfast.core.errors import CommitFailed, StoreAway, StoreError
+from holdfast.store.postgres import arrays
 from holdfast.store.postgres.schema import SCHEMA
 
 Result = TypeVar("Result")
@@ -24,10 +26,13 @@ Connection = psycopg.Connection[Any]
 Work = Callable[[Connection], Result]
 
 CONNECT_WITHIN = 3
+NAME_SIZE = 63
+"""Bytes of a name that the server keeps."""
 TRIES = 20
 """Of a transaction that others got in the way of."""
 
 IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
+_STOOD_STILL = (errors.IdleInTransactionSessionTimeout, errors.TransactionTimeout)
 _AWAY = (
     psycopg.OperationalError,  # includes all of class 57 and what libpq itself meets
     psycopg.InterfaceError,
@@ -100,7 +105,7 @@ class Line:
         for _ in range(TRIES):
             try:
                 return self._once(work)
-            except IN_THE_WAY:
+            except (*IN_THE_WAY, *_STOOD_STILL):
                 continue
         raise StoreAway("the database's transactions are in each other's way")
 
@@ -116,6 +121,9 @@ class Line:
                 elif not connection.closed and connection.info.transaction_status:
                     connection.rollback()
         except IN_THE_WAY:
+            raise
+        except _STOOD_STILL:
+            self._drop(connection)
             raise
         except _AWAY as error:
             self._drop(connection)
@@ -140,7 +148,7 @@ def connect(url: str, name: str) -> Connection:
     connection = psycopg.connect(
         url,
         connect_timeout=CONNECT_WITHIN,
-        application_name=f"holdfast {name}",
+        application_name=f"holdfast {name}"[:NAME_SIZE],
         target_session_attrs="read-write",
         tcp_user_timeout=5_000,
         keepalives_idle=5,
@@ -149,6 +157,7 @@ def connect(url: str, name: str) -> Connection:
         autocommit=True,
     )
     try:
+        arrays.register(connection)
         for setting in _SETTINGS:
             with suppress(errors.FeatureNotSupported, errors.UndefinedObject, errors.InvalidParameterValue):
                 connection.execute(setting)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import InsufficientPrivilege
 
 from holdfast.core.errors import StoreAway, StoreUnusable
 from holdfast.store.postgres.connection import Connection, connect
@@ -19,7 +20,7 @@ from holdfast.store.postgres.schema import bring_up_to_date, shown
 
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|(?:database|role) \"[^\"]*\" does not exist|no such (?:database|user)"
-    r"|no pg_hba\.conf entry|invalid [a-z_]+ value|not permitted to log in|permission denied for (?:database|schema)"
+    r"|no pg_hba\.conf entry|invalid [a-z_]+ value|not permitted to log in|permission denied for database"
 )
 
 
@@ -56,7 +57,8 @@ def connected(url: str) -> Iterator[Connection]:
             connection.close()
     except psycopg.Error as error:
         text = f"{shown(url)}: {_first_line(error)}"
-        raise (StoreUnusable(text) if _REFUSED.search(str(error)) else StoreAway(text)) from error
+        refused = isinstance(error, InsufficientPrivilege) or _REFUSED.search(str(error))
+        raise (StoreUnusable(text) if refused else StoreAway(text)) from error
 
 
 def _first_line(error: psycopg.Error) -> str:

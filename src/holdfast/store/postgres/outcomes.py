@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.circuit import Circuit
 from holdfast.core.message import Attempt, Entry, MessageId
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
@@ -20,7 +21,24 @@ from holdfast.store.postgres.rows import DEAD, NUMBERS, REASONS, RETRY, WAITING
 from holdfast.store.postgres.terms import Terms
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
-"""Operations that share a transaction with those of their kind."""
+"""Operations that may share a transaction."""
+
+
+def share_a_transaction(operations: Sequence[Operation]) -> int:
+    """How many of the first of these do: until a message comes again, since only one of its outcomes can find it."""
+    met: set[MessageId] = set()
+    for count, operation in enumerate(operations):
+        ids = _messages_of(operation)
+        if not isinstance(operation, TOGETHER) or not met.isdisjoint(ids):
+            return count
+        met |= ids
+    return len(operations)
+
+
+def _messages_of(operation: Operation) -> set[MessageId]:
+    if isinstance(operation, Shelve):
+        return {message.id for message in operation.messages}
+    return {operation.entry.message.id} if isinstance(operation, (Deliver, Fail)) else set()
 
 
 @dataclass(slots=True)
@@ -76,7 +94,7 @@ def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
         change = circuit.unfreeze(rules, operation.now)
         if change is not None:
             bench.hosts[operation.host].hold_until = 0
-    elif circuit.next_probe_at is not None:
+    elif circuit.next_probe_at is not None and not _is_probed_now(connection, circuit):
         circuit.next_probe_at = min(circuit.next_probe_at, operation.now)
     bench.note(key, change)
     bench.save(connection)
@@ -84,6 +102,14 @@ def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
     waking.hint(connection, [key], terms)
     connection.commit()
     return Verdict(bench.record(key), change)
+
+
+def _is_probed_now(connection: Connection, circuit: Circuit) -> bool:
+    """Whether a replica has the last probe under way: another right behind it would be one too many."""
+    if circuit.probed is None:
+        return False
+    found = connection.execute("SELECT owner FROM messages WHERE id = %s", (circuit.probed[8:],)).fetchone()
+    return found is not None and found[0] is not None
 
 
 def _fence(entry: Entry, terms: Terms) -> int:
@@ -220,7 +246,7 @@ def _lanes_of(group: _Group) -> dict[str, str]:
 
 def _judge(operation: Operation, group: _Group, bench: Bench) -> Any:
     if isinstance(operation, Shelve):
-        return sum(message.id in group.mine for message in operation.messages)
+        return len(_messages_of(operation) & group.mine)
     if isinstance(operation, SaveLane):
         bench.set(operation.lane.key, operation.lane.circuit, operation.lane.host)
         return None

@@ -6,11 +6,17 @@ number. Changed circuits and woken lanes are told by notification where the engi
 case.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
+
+from psycopg import errors
 
 from holdfast import __version__
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.fleet import Crew, may_reap
+from holdfast.core.message import MessageId
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import counting, waking
 from holdfast.store.postgres.claiming import read_lane
@@ -22,8 +28,18 @@ from holdfast.store.postgres.terms import Terms
 LOOK_BACK = 5_000
 """Changes of circuits that are looked at again: one may be committed after a later one."""
 FREED_AT_ONCE = 1_000
+LONGEST_TRANSACTION = 65_000
+"""Milliseconds after which one that was given up is over in any case, by the time-outs of its connection."""
+STANDS_STILL = 3
+"""Seconds without a word in the middle of a transaction."""
 _RUN = "run"
 
+_CUT_OFF = f"""WITH sessions AS (
+        SELECT pid, split_part(application_name, ' ', 3) AS replica, wait_event = 'ClientRead' AND
+            greatest(query_start, state_change) < clock_timestamp() - interval '{STANDS_STILL} seconds' AS stands_still
+        FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND xact_start IS NOT NULL
+        AND application_name LIKE 'holdfast % %')
+    SELECT pg_terminate_backend(pid) FROM sessions WHERE replica IN (SELECT replica FROM sessions WHERE stands_still)"""
 _TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
@@ -108,10 +124,24 @@ def renew(connection: Connection, terms: Terms, lease: int, since: int) -> Beat:
     return Beat(Crew(rank, max(1, len(numbers))), began, now, records)
 
 
+def cut_off(connection: Connection) -> None:
+    """End the sessions of a replica that stands still in the middle of a transaction: all others wait for its locks.
+    The server's own time-out for that does not see a session that pipelines.
+    """
+    with suppress(errors.UndefinedFunction, errors.UndefinedTable, errors.FeatureNotSupported):
+        connection.execute(_CUT_OFF)
+    connection.rollback()
+
+
 def reap(connection: Connection, terms: Terms, connected_since: int) -> int:
     """Free what nobody alive has claimed. Returns how many messages that were, at most about `FREED_AT_ONCE`."""
     if may_reap(connected_since, terms.now):
-        connection.execute("DELETE FROM replicas WHERE lease_until < %s", (terms.now,))
+        connection.execute(
+            """DELETE FROM replicas WHERE number = ANY(ARRAY(
+                SELECT number FROM replicas WHERE lease_until < %s FOR UPDATE SKIP LOCKED))""",
+            (terms.now,),
+        )
+        connection.commit()
     return _free(connection, terms)
 
 
@@ -124,20 +154,47 @@ def leave(connection: Connection, terms: Terms) -> None:
     connection.commit()
 
 
+def disown(connection: Connection, ids: list[MessageId], terms: Terms) -> None:
+    """Free those of some messages that were inserted as this replica's own."""
+    with _briefly(connection):
+        freed = connection.execute(
+            """UPDATE messages SET owner = NULL, standing = 1 WHERE id = ANY(%s) AND owner = %s AND standing = 0
+            RETURNING lane, standing, due""",
+            (ids, terms.number),
+        )
+        _wake(connection, freed.fetchall(), terms)
+
+
 def _free(connection: Connection, terms: Terms) -> int:
-    freed = connection.execute(
-        """UPDATE messages SET owner = NULL, standing = greatest(standing, 1) WHERE id = ANY(ARRAY(
-            SELECT id FROM messages WHERE owner IS NOT NULL AND owner NOT IN (SELECT number FROM replicas)
-            LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING lane, standing, due""",
-        (FREED_AT_ONCE,),
-    ).fetchall()
+    with _briefly(connection):
+        freed = connection.execute(
+            """UPDATE messages SET owner = NULL, standing = greatest(standing, 1) WHERE id = ANY(ARRAY(
+                SELECT id FROM messages WHERE owner IS NOT NULL AND owner NOT IN (SELECT number FROM replicas)
+                LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING lane, standing, due""",
+            (FREED_AT_ONCE,),
+        ).fetchall()
+        _wake(connection, freed, terms)
+        return len(freed)
+    return 0
+
+
+@contextmanager
+def _briefly(connection: Connection) -> Iterator[None]:
+    """What others hold up is undone, for a later beat: the lease has to be renewed meanwhile."""
+    connection.execute("SET LOCAL lock_timeout TO '1s'")
+    try:
+        yield
+    except errors.LockNotAvailable:
+        connection.rollback()
+
+
+def _wake(connection: Connection, freed: Sequence[Any], terms: Terms) -> None:
     moments: dict[str, int] = {}
     for lane, standing, due in freed:
         moment = due if standing == RETRY else terms.now
         moments[lane] = min(moment, moments.get(lane, moment))
     waking.lower(connection, moments, terms)
     connection.commit()
-    return len(freed)
 
 
 def tidy(connection: Connection) -> None:

@@ -9,8 +9,9 @@ outcomes stay in memory and are written when it is back, and whoever asked for w
 import logging
 import os
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import trio
@@ -20,6 +21,7 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, StoreAway, StoreError, StoreUnusable
 from holdfast.core.fleet import LEASE, RENEW_EVERY, Crew, may_begin
 from holdfast.core.message import Entry, Message, MessageId, State, next_id
+from holdfast.core.schedule import RetryAt
 from holdfast.store.ledger import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
@@ -29,14 +31,15 @@ from holdfast.store.port import (
     Ask,
     CircuitView,
     DeadFilter,
+    Fail,
     Finished,
     Hearing,
     LaneRecord,
     Operation,
-    Shelve,
     StoreStatistics,
     Story,
     Switch,
+    Verdict,
     View,
 )
 from holdfast.store.postgres import accepting, claiming, counting, outcomes, presence, rows, schema, showing, taking
@@ -47,6 +50,7 @@ from holdfast.store.postgres.showing import Faults
 from holdfast.store.postgres.sweeping import SWEEPS
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.room import WATERMARK
+from holdfast.store.summaries import NEVER
 from holdfast.store.work import StoreRules
 from holdfast.store.writer_thread import Waiter
 
@@ -90,16 +94,17 @@ class PostgresStore:
         self._delivers = delivers
         self._threaded = threaded
         self._lease, self._renew_every = lease, renew_every
-        self._accepts, self._writes, self._claims, self._shows = (
-            Line(url, name, threaded=threaded) for name in ("accepts", "outcomes", "claims", "status")
+        self._accepts, self._writes, self._claims, self._shows, self._moves = (
+            Line(url, f"{name} {_own_name()}", threaded=threaded)
+            for name in ("accepts", "outcomes", "claims", "status", "moves")
         )
-        self._moves = Line(url, "moves", threaded=threaded)
-        self._presence = Line(url, "presence", threaded=threaded, listens=True)
+        self._presence = Line(url, f"presence {_own_name()}", threaded=threaded, listens=True)
         self._member = Member(0, rules.run)
         self._lease_until = 0
         self._connected_since = 0
         self._seen_until = 0
         self._spells: dict[str, int] = {}
+        self._unsure: dict[MessageId, int] = {}
         self._hints = False
         self._room = accepting.Room()
         self._lanes: set[str] = set()
@@ -251,16 +256,26 @@ class PostgresStore:
             return
         self._lease_until = now + self._lease
         self._take(beat, now)
+        await self._presence.run(presence.cut_off)
         while (
             await self._presence.run(partial(presence.reap, terms=terms, connected_since=self._connected_since))
             >= presence.FREED_AT_ONCE
         ):
             pass
+        await self._disown(terms)
         self._beats += 1
         if self._beats % MEASURE_EVERY == 1:
             await self._presence.run(presence.tidy)
             self._room.measure(await self._presence.run(_measure))
         self.on_beat()
+
+    async def _disown(self, terms: Terms) -> None:
+        """What may have become this replica's without an answer that says so is for anyone to send: as long as a
+        transaction that was given up could still come to its end.
+        """
+        if self._unsure:
+            await self._presence.run(partial(presence.disown, ids=list(self._unsure), terms=terms))
+            self._unsure = {id: ends for id, ends in self._unsure.items() if ends > terms.now}
 
     def _take(self, beat: Beat, now: int) -> None:
         assert beat.crew is not None
@@ -308,16 +323,18 @@ class PostgresStore:
 
     @property
     def commit_age(self) -> float:
-        return self._writing.age
+        """While the database is away nothing is under way: it waits."""
+        return 0.0 if self.away else self._writing.age
 
     @property
     def full(self) -> bool:
         return self._room.used > WATERMARK * self._max_size
 
     def submit(self, operation: Operation) -> None:
-        trouble = self.failed or (
-            StoreAway("the database can't be reached") if self.away and isinstance(operation, Accept) else None
-        )
+        trouble: StoreError | None = self.failed
+        if trouble is None and self.away and not isinstance(operation, outcomes.TOGETHER):
+            # Only what has happened waits: whoever wants something to happen had better hear of it.
+            trouble = StoreAway("the database can't be reached")
         if trouble is None:
             (self._accepting if isinstance(operation, Accept) else self._writing).put(operation)
         elif isinstance(operation.done, Hearing):
@@ -336,19 +353,19 @@ class PostgresStore:
         ]
         if len(self._lanes) > LANES_KNOWN:
             self._lanes.clear()
-        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=self._terms(0))
+        terms = self._terms(0)
+        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=terms)
         try:
             results: list[Any] = await self._accepts.run(work, within=ANSWER_WITHIN)
         except StoreAway as away:
             self._goes_away(away)
-            self._disown([arrival.message for arrival in arrivals if arrival.offered])
+            ends = self._clock.now() + presence.LONGEST_TRANSACTION
+            self._unsure.update({arrival.message.id: ends for arrival in arrivals if arrival.offered})
             raise
+        if terms.number != self._member.number:
+            # Taken for dead meanwhile: what was taken under that number is free.
+            return [Accepted(active=False) if type(result) is Accepted else result for result in results]
         return results
-
-    def _disown(self, messages: Sequence[Message]) -> None:
-        """They may have been stored as this replica's own, which it does not know: anyone may have them then."""
-        if messages:
-            self._writing.put(Shelve(messages))
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
@@ -383,17 +400,19 @@ class PostgresStore:
                 continue
             if operation.done is not None:
                 operation.done(result)
-        self._told_all(len(operations), self._accepting)
+        self._told_all(operations, results, self._accepting)
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         for operation, result in zip(operations, results, strict=True):
             if operation.done is not None:
                 operation.done(result)
-        self._told_all(len(operations), self._writing)
+        self._told_all(operations, results, self._writing)
 
-    def _told_all(self, number: int, channel: Channel) -> None:
-        self.on_group(number, channel.last)
-        self.on_commit(1 << 62)
+    def _told_all(self, operations: Sequence[Operation], results: Sequence[Any], channel: Channel) -> None:
+        self.on_group(len(operations), channel.last)
+        now = self._clock.now()  # what needs attention by now is in memory, or everyone was called to it
+        moments = chain.from_iterable(map(_moments, operations, results))
+        self.on_commit(min((moment for moment in moments if moment > now), default=NEVER))
         if self.full:
             self.on_scarce()
 
@@ -495,12 +514,17 @@ def _carry_out(connection: Connection, operations: Sequence[Operation], terms: T
 
 def _writes_size(operations: Sequence[Operation]) -> int:
     """Outcomes share a transaction; anything else has its own."""
-    count = 0
-    for operation in operations[: group_size(operations)]:
-        if not isinstance(operation, outcomes.TOGETHER):
-            break
-        count += 1
-    return max(1, count)
+    return max(1, outcomes.share_a_transaction(operations[: group_size(operations)]))
+
+
+def _moments(operation: Operation, result: Any) -> Iterator[int]:
+    """When what was written may need attention: a delayed message, a retry, the next probe."""
+    if isinstance(operation, Accept) and isinstance(result, Accepted):
+        yield operation.message.born
+    if isinstance(operation, Fail) and isinstance(operation.step, RetryAt):
+        yield operation.step.due
+    if isinstance(result, Verdict) and result.record is not None:
+        yield result.record.circuit.next_probe_at or 0
 
 
 def _reading(work: Work[Result]) -> Work[Result]:
@@ -527,4 +551,5 @@ def _nothing_known(path: str, max_size: int) -> StoreStatistics:
 
 
 def _own_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """As short as a connection's name has to be; the end of a host's name tells it from others like it."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-40:]

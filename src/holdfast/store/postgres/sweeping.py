@@ -142,7 +142,7 @@ def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Te
             ON CONFLICT (host) DO UPDATE SET most = 1, streak = 0, run = excluded.run""",
             (terms.run, sorted(set(lanes.values()))),
         )
-    waking.lower(connection, dict.fromkeys(lanes, now), terms)
+    waking.lower(connection, dict.fromkeys(lanes, now), terms, born=True)
 
 
 def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swept:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads, wake_at
+from holdfast.core.schedule import expires_at
 from holdfast.store import records
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import STATES
 from holdfast.store.postgres.terms import Terms
 
 CHANNEL = "holdfast"
@@ -66,8 +66,10 @@ def circuits_of(connection: Connection, lanes: Iterable[str]) -> dict[str, Circu
     return circuits
 
 
-def lower(connection: Connection, wanted: Mapping[str, int], terms: Terms) -> None:
-    """Messages of these lanes become claimable at these moments, with this transaction."""
+def lower(connection: Connection, wanted: Mapping[str, int], terms: Terms, *, born: bool = False) -> None:
+    """Messages of these lanes become claimable at these moments, with this transaction. `born`: their lives begin then,
+    so that in a lane which lets nothing through all others of it expire before them.
+    """
     if not wanted:
         return
     lanes = sorted(wanted)
@@ -81,30 +83,34 @@ def lower(connection: Connection, wanted: Mapping[str, int], terms: Terms) -> No
             "SELECT lane, at FROM wakes WHERE lane = ANY(%s) ORDER BY lane FOR UPDATE",
             ([lane for lane in lanes if lane not in set(early)],),
         )
-        unwell = connection.execute(
-            "SELECT lane, state, record FROM lanes WHERE lane = ANY(%s) AND state <> 0", (lanes,)
-        )
+        unwell = connection.execute("SELECT lane, record FROM lanes WHERE lane = ANY(%s) AND state <> 0", (lanes,))
         present: dict[str, int] = {**dict(shared.fetchall()), **dict(alone.fetchall())}
-        ill = {lane: (STATES[state], record) for lane, state, record in unwell.fetchall()}
+        ill: dict[str, bytes] = dict(unwell.fetchall())
     _put(
         connection,
         {lane: at for lane, at in wanted.items() if lane not in ill and present.get(lane, at + 1) > at},
         terms,
     )
-    late = [lane for lane, (state, record) in ill.items() if _is_late(present.get(lane), state, record, wanted[lane])]
+    late = [
+        lane for lane, record in ill.items() if not born or _is_late(present.get(lane), record, wanted[lane], terms)
+    ]
     review(connection, late, terms)
 
 
-def _is_late(present: int | None, state: CircuitState, record: bytes, at: int) -> bool:
-    """Whether a message that may go at a moment changes when a lane that is not enabled needs attention."""
+def _is_late(present: int | None, record: bytes, born: int, terms: Terms) -> bool:
+    """Whether a new message may change when a lane that is not enabled needs attention. The row of a lane that was not
+    known here may have been made just now, as if it were enabled.
+    """
     if present is None:
         return True
-    if state is CircuitState.FROZEN:
-        return False
     try:
-        return present > max(at, records.decode_lane(record).circuit.next_probe_at or 0)
+        circuit = records.decode_lane(record).circuit
     except CorruptRecord:
         return True
+    expiry = expires_at(terms.rules.retry, born, circuit.enabled_at)
+    if circuit.state is CircuitState.FROZEN:
+        return present > expiry
+    return present > min(expiry, max(born, circuit.next_probe_at or 0))
 
 
 def _put(connection: Connection, moments: Mapping[str, int], terms: Terms) -> None:

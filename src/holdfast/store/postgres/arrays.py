@@ -1,0 +1,97 @@
+"""Lists as the server's arrays, in its binary format: a whole group's column is one value, and most of what is sent.
+
+The driver's own way spells every item out as text, which the server reads back. And it chooses the width of numbers
+by their values, so that one statement is prepared for each width that comes along; here they are always the widest,
+and the statements say what they want.
+"""
+
+from collections.abc import Callable, Sequence
+from struct import pack
+from typing import Any
+
+import psycopg
+from psycopg.abc import Buffer, DumperKey
+from psycopg.adapt import Dumper, PyFormat
+from psycopg.pq import Format
+
+_BOOL, _BYTEA, _INT8, _TEXT = 16, 17, 20, 25
+_NULL = pack("!i", -1)
+
+
+def _of_numbers(code: str, width: int, items: Sequence[Any]) -> bytes:
+    if None in items:
+        return b"".join([_NULL if item is None else pack(f"!i{code}", width, item) for item in items])
+    fields = [width] * (2 * len(items))
+    fields[1::2] = items
+    return pack("!" + f"i{code}" * len(items), *fields)
+
+
+def _of_bytes(items: Sequence[bytes | None]) -> bytes:
+    parts: list[bytes] = []
+    for item in items:
+        if item is None:
+            parts.append(_NULL)
+        else:
+            parts += (pack("!i", len(item)), item)
+    return b"".join(parts)
+
+
+def _of_texts(items: Sequence[str | None]) -> bytes:
+    return _of_bytes([None if item is None else item.encode() for item in items])
+
+
+class _Array(Dumper):
+    """One dimension, counted from 1."""
+
+    format = Format.BINARY
+    element: int
+    items: Callable[[Sequence[Any]], bytes]
+
+    def dump(self, obj: list[Any]) -> Buffer:
+        return pack("!iiIii", 1, None in obj, self.element, len(obj), 1) + self.items(obj)
+
+
+class _Booleans(_Array):
+    oid, element = 1000, _BOOL
+    items = staticmethod(lambda items: _of_numbers("?", 1, items))
+
+
+class _Integers(_Array):
+    oid, element = 1016, _INT8
+    items = staticmethod(lambda items: _of_numbers("q", 8, items))
+
+
+class _ByteStrings(_Array):
+    oid, element = 1001, _BYTEA
+    items = staticmethod(_of_bytes)
+
+
+class _Texts(_Array):
+    oid, element = 1009, _TEXT
+    items = staticmethod(_of_texts)
+
+
+_KINDS: dict[type, type[_Array]] = {bool: _Booleans, int: _Integers, bytes: _ByteStrings, str: _Texts}
+
+
+class _Lists(Dumper):
+    """Chooses by the first item that is one; without any, the statement says what it is a list of."""
+
+    def get_key(self, obj: list[Any], format: PyFormat) -> DumperKey:
+        kind = _kind_of(obj)
+        return self.cls if kind is None else (self.cls, kind)
+
+    def upgrade(self, obj: list[Any], format: PyFormat) -> Dumper:
+        kind = _kind_of(obj)
+        return self if kind is None else _KINDS[kind](self.cls)
+
+    def dump(self, obj: list[None]) -> Buffer:
+        return b"{%s}" % b",".join([b"NULL"] * len(obj))
+
+
+def _kind_of(items: list[Any]) -> type | None:
+    return next((type(item) for item in items if item is not None), None)
+
+
+def register(connection: psycopg.Connection[Any]) -> None:
+    connection.adapters.register_dumper(list, _Lists)

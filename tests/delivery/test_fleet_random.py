@@ -1,0 +1,106 @@
+"""Replicas by chance: receivers and operators do as they like, replicas come and go and are cut off."""
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from cable import Cable
+from delivery.fleet import LEASE, Fleet, Replica, fleet
+from holdfast.core.message import State
+from sim.world import Request, hang, slow
+
+HOSTS = ("a.test:80", "b.test:80", "c.test:80", "d.test:80")
+CONFIG: dict[str, dict[str, Any]] = {
+    "delivery": {"per_host": 3, "timeout": "2s"},
+    "retry": {"base": "500ms"},
+    "circuit": {"min_attempts": 0, "disable_after": 5, "probe_every": "5s"},
+}
+ANSWERS = (200, 500, slow(0.2), slow(1), slow(1, 503), hang)
+
+
+@pytest.fixture
+def cable(database: str) -> Iterator[Cable]:
+    cable = Cable(database)
+    yield cable
+    cable.close()
+
+
+class World:
+    """A fleet with what its seed does to it."""
+
+    def __init__(self, it: Fleet, seed: int) -> None:
+        self.it = it
+        self.random = Random(seed)
+        self.ids: list[str] = []
+        it.scripts.update(dict.fromkeys(HOSTS, self._answer))
+
+    def _answer(self, request: Request) -> Any:
+        answer = self.random.choice(ANSWERS) if self.random.random() < 0.5 else 200
+        return answer(request) if callable(answer) else answer
+
+    async def go_on(self, replicas: list[Replica], seconds: float) -> None:
+        ends = replicas[0].now + seconds
+        while replicas[0].now < ends:
+            replica, host = self.random.choice(replicas), self.random.choice(HOSTS)
+            if self.random.random() < 0.7:
+                self.ids += await replica.accept_many(self.random.randrange(1, 10), host)
+            else:
+                acts = (replica.dispatcher.freeze, replica.dispatcher.unfreeze, replica.dispatcher.probe)
+                await self.random.choice(acts)(host, host)
+            await trio.sleep(self.random.uniform(0, 1))
+
+    async def finish(self, replica: Replica) -> None:
+        """Everything heals, and everything is delivered."""
+        self.it.scripts.update(dict.fromkeys(HOSTS, 200))
+        for host in HOSTS:
+            await replica.dispatcher.unfreeze(host, host)
+        with trio.fail_after(300):
+            while (await replica.ledger.statistics()).waiting:
+                await trio.sleep(5)
+        assert Counter([await replica.state(id) for id in self.ids]) == {State.DELIVERED: len(self.ids)}
+
+    @property
+    def acknowledged(self) -> Counter[str]:
+        return sum((replica.acknowledged for replica in self.it.replicas), Counter())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_with_a_steady_crew_all_is_delivered_once_and_within_limits(
+    seed: int, database: str, autojump_clock: object
+) -> None:
+    it = fleet(database, **CONFIG)
+    world = World(it, seed)
+    async with it.running(3) as replicas:
+        await world.go_on(replicas, 20)
+        await world.finish(replicas[0])
+        assert [replica.held for replica in replicas] == [0, 0, 0]
+    assert world.acknowledged == Counter(world.ids)
+    assert max(it.most_open(host) for host in HOSTS) <= 3
+    assert sum(it.of("fenced")) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whoever_comes_goes_and_is_cut_off_all_is_delivered(
+    seed: int, database: str, cable: Cable, autojump_clock: object
+) -> None:
+    it = fleet(database, **CONFIG)
+    world = World(it, seed)
+    async with it.running(1) as [there], it.replica(cable) as shaky:
+        await world.go_on([there, shaky], 6)
+        async with it.replica() as guest:
+            await world.go_on([there, shaky, guest], 6)
+            cable.cut()
+            await world.go_on([there, guest], world.random.uniform(1, 2 * LEASE))
+            cable.mend()
+            await world.go_on([there, guest], 3)
+        await world.go_on([there, shaky], 3)
+        await world.finish(there)
+        await trio.sleep(5)
+        assert (there.held, shaky.held) == (0, 0)
+    twice = world.acknowledged - Counter(world.ids)
+    assert set(world.acknowledged) == set(world.ids)
+    assert twice.total() <= sum(it.of("fenced"))

@@ -1,0 +1,159 @@
+"""What clients and receivers of a fleet know, in one order of things, and what follows from it.
+
+Each life of a replica names itself to the receivers by its user agent. Everything is numbered by one counter: "before"
+and "after" need no clock.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+@dataclass(eq=False)
+class Request:
+    """One request at a receiver. `at` is when it came, in seconds since 1970."""
+
+    arrived: int
+    at: float
+    host: str
+    id: str
+    life: int
+    connection: int
+    status: int = 0
+
+    @property
+    def delivered(self) -> bool:
+        return 200 <= self.status <= 299
+
+
+class Acknowledged(NamedTuple):
+    """`began` is when it was posted."""
+
+    id: str
+    host: str
+    began: int
+
+
+@dataclass
+class Life:
+    """One process of a replica. `killed` and `stops` are the moments at which somebody did that to it."""
+
+    number: int
+    killed: int | None = None
+    stops: list[int] = field(default_factory=list)
+    continued: list[int] = field(default_factory=list)
+
+
+class Stint(NamedTuple):
+    """A part of a life that ended by a stop past the lease, a kill, or in peace. Claims do not outlast it.
+
+    What came just after a stop may belong to the part before it or after it, and stands `between`.
+    """
+
+    life: int
+    part: int
+    between: bool = False
+
+
+@dataclass
+class Witness:
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    lives: dict[int, Life] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def new_life(self) -> Life:
+        life = Life(len(self.lives))
+        self.lives[life.number] = life
+        return life
+
+    def kills(self) -> int:
+        return sum(life.killed is not None for life in self.lives.values())
+
+    def stops(self) -> int:
+        return sum(len(life.stops) for life in self.lives.values())
+
+    def ids(self, *hosts: str) -> set[str]:
+        return {each.id for each in self.acknowledged if not hosts or each.host in hosts}
+
+    def missing(self, *hosts: str) -> set[str]:
+        """Acknowledged and not delivered."""
+        return self.ids(*hosts) - {request.id for request in self.requests if request.delivered}
+
+    # -- what came again -----------------------------------------------------------------------------------------------
+
+    def stints(self) -> dict[Request, Stint]:
+        """Which part of its life each request belongs to.
+
+        An attempt that had begun when its replica was stopped may arrive after it went on. A message that was posted
+        after the stop began can only have been claimed in the part after it: from the first such request on, nothing of
+        the part before may come.
+        """
+        posted = {each.id: each.began for each in self.acknowledged}
+        parts: Counter[int] = Counter()
+        found = {}
+        for request in self.requests:
+            life, part = self.lives[request.life], parts[request.life]
+            went_on = part < len(life.continued) and request.arrived > life.continued[part]
+            if went_on and posted.get(request.id, 0) > life.stops[part]:
+                parts[request.life] = part = part + 1
+                went_on = False
+            found[request] = Stint(request.life, part, went_on)
+        return found
+
+    def in_peace(self, stint: Stint) -> bool:
+        """Whether a stint had every chance to record what it did."""
+        life = self.lives[stint.life]
+        return life.killed is None and stint.part == len(life.stops) and not stint.between
+
+    def recorded(self, stints: dict[Request, Stint]) -> set[Request]:
+        """Deliveries whose outcome was surely committed.
+
+        A connection that carries another request was given back, and its outcome handed to the store before that. A
+        replica's outcomes are committed in their order: if a later request of the same stint was the only one of its
+        message, its outcome counted, and so did the earlier ones.
+        """
+        times = Counter(request.id for request in self.requests)
+        last: dict[Stint, int] = {}
+        for request, stint in stints.items():
+            stops = self.lives[stint.life].stops
+            is_before_stop = stint.part == len(stops) or request.arrived < stops[stint.part]
+            if request.delivered and times[request.id] == 1 and is_before_stop:
+                last[stint] = request.arrived
+        connections: defaultdict[int, list[Request]] = defaultdict(list)
+        for request in self.requests:
+            connections[request.connection].append(request)
+        pairs = itertools.chain.from_iterable(map(itertools.pairwise, connections.values()))
+        return {
+            request for request, after in pairs if request.delivered and after.arrived < last.get(stints[request], 0)
+        }
+
+    def repeats(self) -> int:
+        """Deliveries of what had been delivered. Checks that each was in flight at a kill or a stop."""
+        stints = self.stints()
+        recorded = self.recorded(stints)
+        sent: defaultdict[str, list[Request]] = defaultdict(list)
+        for request in self.requests:
+            if request.delivered:
+                sent[request.id].append(request)
+        several = [requests for requests in sent.values() if len(requests) > 1]
+        for requests in several:
+            made_in = [stints[request] for request in requests]
+            assert len(set(made_in)) == len(made_in), f"twice in one stint: {requests}"
+            assert sum(map(self.in_peace, made_in)) <= 1, f"twice by replicas that nobody disturbed: {requests}"
+            known = [request for request in requests[:-1] if request in recorded]
+            assert not known, f"sent again although its delivery was recorded: {requests}"
+        return sum(len(requests) - 1 for requests in several)
+
+    def in_flight_at_disturbances(self) -> int:
+        """Deliveries whose outcome may not have been recorded when their replica was killed or stopped."""
+        stints = self.stints()
+        recorded = self.recorded(stints)
+        return sum(
+            request.delivered and request not in recorded and not self.in_peace(stint)
+            for request, stint in stints.items()
+        )
