@@ -199,7 +199,8 @@ class FleetDispatcher(Dispatcher):
             self._take_over(start.lane, result.record)
         self._settling.judged(start, settlement, result)
         super()._settled(start, settlement._replace(due=None) if result.fenced else settlement, result)
-        if isinstance(settlement.operation, Fail) and settlement.operation.step is None:
+        stays = isinstance(settlement.operation, Fail) and settlement.operation.step is None
+        if stays or result.fenced:
             start.lane.stale = True  # a read that passes it over may just be claiming it again
 
     def _take_over(self, lane: Lane, record: LaneRecord) -> None:

@@ -62,12 +62,12 @@ def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lane
     results: list[Any] = [look.judge(arrival) for arrival in arrivals]
     chosen = [index for index, result in enumerate(results) if result is None]
     taken = take_keys(connection, _wanted([arrivals[index].operation for index in chosen], terms), terms)
-    for index in chosen:
-        key = arrivals[index].operation.key
-        if (
-            key is not None
-            and taken.get(key.digest, (arrivals[index].message.id, b""))[0] != arrivals[index].message.id
-        ):
+    for index, arrival in enumerate(arrivals):
+        key = arrival.operation.key
+        if key is None or key.digest not in taken or isinstance(results[index], StoreFull):
+            continue
+        # Also one that is a duplicate of another in this group: that may have come second itself.
+        if taken[key.digest][0] != arrival.message.id:
             results[index] = _answer(taken[key.digest], key)
     stored = [index for index in chosen if results[index] is None]
     seats = [seat_of(arrivals[index], look.queues) for index in stored]

@@ -1,7 +1,8 @@
 """What the ends of attempts change: one group, one transaction.
 
-An outcome counts only while its message is still this replica's: claimed under the number that it was taken under. A
-replica that was taken for dead can't record anything for a message that has gone to another.
+An outcome counts only while its message is still this replica's: claimed under the number that it was taken under, and
+not tried since. A replica that was taken for dead can't record anything for a message that has gone to another, and a
+group that is written again because nobody heard that it was changes nothing.
 """
 
 from collections.abc import Sequence
@@ -112,8 +113,9 @@ def _is_probed_now(connection: Connection, circuit: Circuit) -> bool:
     return found is not None and found[0] is not None
 
 
-def _fence(entry: Entry, terms: Terms) -> int:
-    return entry.fence or terms.number
+def _claim(entry: Entry, terms: Terms) -> tuple[MessageId, int, int]:
+    """What tells a message's claim from any other one, also of the same replica's."""
+    return entry.message.id, entry.fence or terms.number, entry.place.attempts
 
 
 def _move(connection: Connection, group: _Group) -> None:
@@ -126,7 +128,7 @@ def _move(connection: Connection, group: _Group) -> None:
         under_way = [
             connection.execute(query, _columns(values)) if values else None
             for query, values in (
-                (_GONE, [(each.entry.message.id, _fence(each.entry, terms)) for each in delivers]),
+                (_GONE, [_claim(each.entry, terms) for each in delivers]),
                 (_TRIED, [_tried(each, terms) for each in fails]),
                 (_BACK, [(message.id, terms.number) for message in shelved]),
             )
@@ -143,24 +145,23 @@ def _move(connection: Connection, group: _Group) -> None:
         _count_failure(fail, group)
 
 
-_GONE = """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
-    WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
+_GONE = """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[], %s::integer[]) AS v(id, fence, tried)
+    WHERE m.id = v.id AND m.owner = v.fence AND m.attempts = v.tried RETURNING m.id"""
 _BACK = """UPDATE messages m SET owner = NULL, standing = greatest(standing, 1)
     FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
     WHERE m.id = v.id AND m.owner = v.fence AND standing < 3 RETURNING m.id, lane, standing, due"""
 _TRIED = """UPDATE messages m SET standing = v.standing, due = v.due, retry = v.retry, attempts = v.attempts,
         held = v.held, reason = v.reason, owner = NULL
-    FROM unnest(%s::bytea[], %s::bigint[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
+    FROM unnest(%s::bytea[], %s::bigint[], %s::integer[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
         %s::boolean[], %s::smallint[])
-        AS v(id, fence, standing, due, retry, attempts, held, reason)
-    WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
+        AS v(id, fence, tried, standing, due, retry, attempts, held, reason)
+    WHERE m.id = v.id AND m.owner = v.fence AND m.attempts = v.tried RETURNING m.id"""
 
 
 def _tried(fail: Fail, terms: Terms) -> tuple[Any, ...]:
     """A row's new values after a failed attempt. Without a step it stays where it was, for anyone to claim."""
-    message, place, _ = fail.entry
-    attempt, step = fail.attempt, fail.step
-    head = (message.id, _fence(fail.entry, terms))
+    place, attempt, step = fail.entry.place, fail.attempt, fail.step
+    head = _claim(fail.entry, terms)
     if isinstance(step, RetryAt):
         return (*head, RETRY, step.due, step.retry, attempt.number, step.held, None)
     if isinstance(step, Dead):
