@@ -15,7 +15,7 @@ from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
 from holdfast.store.port import Deliver, Fail, Operation, SaveLane, Shelve, Switch, Verb, Verdict
 from holdfast.store.postgres import waking
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, beginning, commit_along
 from holdfast.store.postgres.counting import Counts
 from holdfast.store.postgres.judging import Bench
 from holdfast.store.postgres.rows import DEAD, NUMBERS, REASONS, RETRY, WAITING
@@ -67,14 +67,14 @@ def record(connection: Connection, operations: Sequence[Operation], terms: Terms
         _keep_delivered(connection, group)
         _keep_attempts(connection, group)
         group.counts.write(connection, terms.writer)
-        if lanes:
-            bench.lock(connection, lanes)
+        bench.lock(connection, lanes)
+    bench.sit()
     results = [_judge(operation, group, bench) for operation in operations]
     with connection.pipeline():
         if lanes:
             bench.save(connection)
         if not group.claimable and not bench.changed:
-            connection.commit()
+            commit_along(connection)
     calm = {lane: at for lane, at in group.claimable.items() if lane not in bench.changed}
     waking.lower(connection, calm, terms)
     waking.review(connection, bench.changed, terms)
@@ -87,6 +87,7 @@ def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
     """An operator's word."""
     bench, key = Bench(terms), operation.lane
     bench.lock(connection, {key: operation.host})
+    bench.sit()
     circuit, rules = bench.circuits[key], terms.rules.circuit
     change = None
     if operation.verb is Verb.FREEZE:
@@ -124,7 +125,7 @@ def _move(connection: Connection, group: _Group) -> None:
     delivers: list[Deliver] = group.of(Deliver)
     fails: list[Fail] = group.of(Fail)
     shelved = [message for shelve in group.of(Shelve) for message in shelve.messages]
-    with connection.pipeline():
+    with beginning(connection):
         under_way = [
             connection.execute(query, _columns(values)) if values else None
             for query, values in (
@@ -133,7 +134,7 @@ def _move(connection: Connection, group: _Group) -> None:
                 (_BACK, [(message.id, terms.number) for message in shelved]),
             )
         ]
-        gone, tried, returned = [each.fetchall() if each is not None else [] for each in under_way]
+    gone, tried, returned = [each.fetchall() if each is not None else [] for each in under_way]
     group.mine = {row[0] for row in (*gone, *tried, *returned)}
     for _, lane, standing, due in returned:
         group.frees(lane, due if standing == RETRY else terms.now)

@@ -84,8 +84,8 @@ def lower(connection: Connection, wanted: Mapping[str, int], terms: Terms, *, bo
             ([lane for lane in lanes if lane not in set(early)],),
         )
         unwell = connection.execute("SELECT lane, record FROM lanes WHERE lane = ANY(%s) AND state <> 0", (lanes,))
-        present: dict[str, int] = {**dict(shared.fetchall()), **dict(alone.fetchall())}
-        ill: dict[str, bytes] = dict(unwell.fetchall())
+    present: dict[str, int] = {**dict(shared.fetchall()), **dict(alone.fetchall())}
+    ill: dict[str, bytes] = dict(unwell.fetchall())
     _put(
         connection,
         {lane: at for lane, at in wanted.items() if lane not in ill and present.get(lane, at + 1) > at},
