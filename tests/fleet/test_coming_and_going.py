@@ -1,4 +1,4 @@
-"""Replicas that come and go under load, as in a roll-out: each webhook is sent once, and limits hold for all."""
+"""Replicas that come and go under load, as in a roll-out: each webhook is sent once, and limits hold for them all."""
 
 from collections import Counter
 from pathlib import Path
