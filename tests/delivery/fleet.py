@@ -100,7 +100,7 @@ class Fleet:
         """So many replicas, once each knows of all the others."""
         async with AsyncExitStack() as stack:
             replicas = [await stack.enter_async_context(self.replica()) for _ in range(count)]
-            await trio.sleep(HEARD_WITHIN / 1000 + BEAT)
+            await trio.sleep(HEARD_WITHIN / 1000 + 1.5 * BEAT)
             yield replicas
 
     @asynccontextmanager

@@ -24,12 +24,6 @@ async def trip(it: Fleet, replicas: list[Replica]) -> list[str]:
     return ids
 
 
-def views(replicas: list[Replica]) -> list[CircuitState]:
-    """What each replica has in memory of the circuit."""
-    lanes = [replica.roster.find(HOST) for replica in replicas]
-    return [lane.circuit.state for lane in lanes if lane is not None and lane.hydrated]
-
-
 async def test_failures_of_all_replicas_add_up_and_trip_once(database: str, autojump_clock: object) -> None:
     it = fleet(database, circuit=TRIPS_AT_6)
     async with it.running(3) as replicas:
@@ -38,7 +32,6 @@ async def test_failures_of_all_replicas_add_up_and_trip_once(database: str, auto
         assert sum(replica.tally.trips.total() for replica in replicas) == 1
         assert (await replicas[0].circuit()).consecutive_failures == 6
         await trio.sleep(2 * BEAT)
-        assert ENABLED not in views(replicas)
         for replica in replicas:
             await replica.accept_many(5)
         await trio.sleep(5)
@@ -111,21 +104,17 @@ async def test_unfreezing_at_one_replica_starts_the_others(database: str, autoju
 
 
 async def test_freezing_at_one_replica_stops_the_others(database: str, autojump_clock: object) -> None:
-    it = fleet(database, delivery={"per_host": 2})
-    it.scripts[HOST] = slow(0.3)
+    it = fleet(database, delivery={"rate_per_host": 0.25})
     async with it.running(2) as replicas:
         for replica in replicas:
-            await replica.accept_many(50)
+            await replica.accept_many(5)
         await trio.sleep(3)
-        assert min(len(replica.made) for replica in replicas) > 0
         await replicas[0].dispatcher.freeze(HOST, HOST)
-        await trio.sleep(1.5 * BEAT)
-        count = len(it.requests)
         await trio.sleep(20)
-        assert len(it.requests) == count < 100
+        assert [len(replica.made) for replica in replicas] == [1, 1]
         assert [replica.held for replica in replicas] == [0, 0]
         await replicas[1].dispatcher.unfreeze(HOST, HOST)
-        await it.until(lambda: sum(it.of("delivered")) == 100)
+        await it.until(lambda: sum(it.of("delivered")) == 10)
     assert max(it.sent().values()) == 1
 
 
@@ -170,7 +159,7 @@ async def test_a_retry_is_made_by_whoever_is_there_when_it_is_due(database: str,
     it.scripts[HOST] = 500
     async with it.running(1) as [first]:
         async with it.replica() as second:
-            await trio.sleep(3 * BEAT)
+            await trio.sleep(3.5 * BEAT)
             id = await second.accept()
             await settle()
         failed = it.requests[0].at
@@ -184,13 +173,13 @@ async def test_a_retry_is_made_by_whoever_is_there_when_it_is_due(database: str,
 async def test_a_probe_that_could_not_start_is_given_back_when_its_circuit_is_enabled(
     database: str, autojump_clock: object
 ) -> None:
-    other = "b.test:80"
+    others = [f"{name}.test:80" for name in "bcde"]
     it = fleet(database, circuit=TRIPS_AT_6, delivery={"retries": 4}, retry={"base": "25s"})
-    it.scripts[HOST] = it.scripts[other] = 500
+    it.scripts.update(dict.fromkeys((HOST, *others), 500))
     async with it.running(1) as [alone]:
-        await alone.accept_many(4, other)
+        await alone.accept_for(others)
         await settle()
-        it.scripts[other] = hang
+        it.scripts.update(dict.fromkeys(others, hang))
         ids = await trip(it, [alone])
         it.scripts[HOST] = 200
         await trio.sleep(35)
@@ -200,4 +189,4 @@ async def test_a_probe_that_could_not_start_is_given_back_when_its_circuit_is_en
         await alone.dispatcher.unfreeze(HOST, HOST)
         await it.until(lambda: alone.tally.delivered == len(ids), 60)
         assert alone.tally.fenced == 0
-    assert Counter(it.ids()) == Counter(ids * 2)
+        assert Counter(alone.ids()) == Counter(ids * 2)

@@ -77,6 +77,7 @@ class FleetDispatcher(Dispatcher):
 
     def accepted(self, message: Message, active: bool) -> None:
         self._fence = self._store.number
+        self._promised[message.lane] -= active
         super().accepted(message, active)
 
     def committed(self, earliest_wake: int) -> None:
