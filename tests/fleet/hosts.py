@@ -58,7 +58,7 @@ class Host:
         # It is over for the replica once it has the answer: so it is over here before.
         self._open -= 1
         self.answered += 1
-        request.status = status
+        self._witness.answered(request, status)
         await stream.send_all(_ANSWER.format(status=status).encode())
 
 

@@ -60,11 +60,17 @@ class Stint(NamedTuple):
 class Witness:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    delivered: set[str] = field(default_factory=set)
     lives: dict[int, Life] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def number(self) -> int:
         return next(self._numbers)
+
+    def answered(self, request: Request, status: int) -> None:
+        request.status = status
+        if request.delivered:
+            self.delivered.add(request.id)
 
     def new_life(self) -> Life:
         life = Life(len(self.lives))
@@ -82,7 +88,7 @@ class Witness:
 
     def missing(self, *hosts: str) -> set[str]:
         """Acknowledged and not delivered."""
-        return self.ids(*hosts) - {request.id for request in self.requests if request.delivered}
+        return self.ids(*hosts) - self.delivered
 
     # -- what came again -----------------------------------------------------------------------------------------------
 
