@@ -88,8 +88,8 @@ def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:
 def _spooled(store: Document, now: datetime) -> list[tuple[str, str]]:
     if not store.get("spool"):
         return []
-    since = relative(store["spooling_since"], now)
-    return [("spool", f"{store['spool']:,} wait on this machine's disk for the database, since {since}")]
+    first = relative(store["spooling_since"], now)
+    return [("spool", f"{store['spool']:,} wait on this machine's disk for the database; the first came {first}")]
 
 
 def _expiry(earliest: str | None, now: datetime) -> str:
