@@ -158,14 +158,15 @@ def test_killed_ten_times_each_message_is_there_once(
     measured(f"handoff: of {MANY} messages {told['already_there']} were given twice after the last of ten kills")
 
 
-def test_ctrl_c_ends_it_after_a_page_and_the_next_goes_on(holdfast: Run, crowded: list[Message], database: str) -> None:
+def test_ctrl_c_ends_it_with_a_word_and_the_next_goes_on(holdfast: Run, crowded: list[Message], database: str) -> None:
     with start(database) as process:
         until(lambda: count_in(database))
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, said = process.communicate(timeout=PATIENCE)
     told = json.loads(out)
-    assert process.returncode == 130
-    assert 0 < told["moved"] == count_in(database) == MANY - told["left"]
+    assert (process.returncode, said) == (130, "")
+    assert told["moved"] + told["left"] == MANY
+    assert told["left"] > 0
     assert holdfast("handoff", "--to", database).returncode == 0
     assert ids_in(database) == sorted(message.id for message in crowded)
 

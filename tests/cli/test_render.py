@@ -74,6 +74,14 @@ def test_status_says_why_it_is_not_healthy(changes: dict[str, object], expected:
     assert status_command.render(status(**changes), NOON)[0] == expected
 
 
+def test_status_says_what_waits_on_this_machine_for_the_database() -> None:
+    store = {**status()["store"], "spool": 1_234, "spooling_since": "2026-01-01T11:00:00.000Z"}
+    lines = status_command.render(status(store=store), NOON)
+    assert "spool     1,234 wait on this machine's disk for the database; the first came 1h ago" in lines
+    store = {**store, "spool": 0, "spooling_since": None}
+    assert not [line for line in status_command.render(status(store=store), NOON) if line.startswith("spool")]
+
+
 def test_status_of_a_replica_says_what_it_does() -> None:
     lines = status_command.render(status(role="ingest"), NOON)
     assert lines[1].endswith(", role ingest")

@@ -95,6 +95,17 @@ async def test_what_an_operator_dropped_or_moved_meanwhile(desk: Desk) -> None:
     desk.check()
 
 
+async def test_a_dead_letter_leaves_too_and_one_that_was_replayed_meanwhile_stays(desk: Desk) -> None:
+    for _ in range(2):
+        await desk.bury(await desk.accept())
+    entries = [Entry(message, (await desk.story(message)).place) for message in desk.messages]
+    await desk.ledger.perform(RetryNow(entries[1].message.id, desk.clock.at))
+    assert await desk.ledger.perform(HandOver(entries)) == 1
+    assert desk.undelivered() == ids(entries[1:])
+    assert desk.traces(entries[0].message.id) == []
+    desk.check()
+
+
 # -- in ----------------------------------------------------------------------------------------------------------------
 
 

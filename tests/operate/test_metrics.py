@@ -40,6 +40,7 @@ GAUGES = {
     "holdfast_next_due_seconds": set(),
     "holdfast_oldest_waiting_age_seconds": set(),
     "holdfast_ready": set(),
+    "holdfast_spooled_messages": set(),
     "holdfast_store_full": set(),
     "holdfast_store_max_bytes": set(),
     "holdfast_store_used_bytes": set(),

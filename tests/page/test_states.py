@@ -98,6 +98,14 @@ def test_it_says_why_it_is_not_well(
     assert headline in str(browser.run("return document.title"))
 
 
+def test_with_a_spool_it_says_how_many_are_kept_while_the_database_is_away(browser: Browser, script: Script) -> None:
+    world = worlds.calm()
+    world["status"]["store"] |= {"spool": 12, "spooling_since": worlds.ago(60)}
+    visit(browser, script, **world, ready={"ready": True, "draining": False, "degraded": ["store_away"]})
+    assert browser.text("#headline") == "Database away"
+    assert browser.text("#reason").startswith("12 webhooks kept on this machine's disk meanwhile. ")
+
+
 def test_what_others_wrote_is_text(browser: Browser, script: Script) -> None:
     """Trusted types and the policy would stop markup; the console shows that they never had to."""
     world = worlds.trouble()

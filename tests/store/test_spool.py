@@ -21,9 +21,11 @@ from holdfast.store.moving import Moved
 from holdfast.store.port import Accept, Accepted, Duplicate
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.spool import Spool
+from holdfast.store.tables import Table
 from holdfast.store.writer_thread import Waiter
 from postgres import ELSEWHERE, OwnServer
 from store.fleets import claimed, fleet, ids_in, keyed, rows
+from store.populated import Populated, build, put
 
 OTHER = "other:443"
 ACKNOWLEDGED = "acknowledged"
@@ -97,6 +99,14 @@ async def counter(folder: Path, url: str, clock: HandClock, size: int = 1 << 30)
                 nursery.cancel_scope.cancel()
     finally:
         engine.close()
+
+
+@fixture
+def damaged(tmp_path: Path) -> Populated:
+    """An embedded store that a sidecar left, with one record that can't be read."""
+    store = build(tmp_path / "store")
+    put(store, Table.MESSAGES, store["waiting"], b"\xc1")
+    return store
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -263,6 +273,22 @@ async def test_what_an_earlier_run_left_is_moved_first(tmp_path: Path, server: O
         with trio.fail_after(PATIENCE):
             await at.spool.wait_empty()
         assert ids_in(url) == [*left, *at.ids]
+
+
+async def test_an_embedded_store_s_messages_are_moved_and_what_can_not_be_read_holds_up_nothing(
+    tmp_path: Path, damaged: Populated, server: OwnServer
+) -> None:
+    url = server.fresh_database()
+    async with counter(damaged.folder, url, HandClock()) as at:
+        broken: list[str] = []
+        at.spool.ledger.on_broken = lambda table, key, what: broken.append(key)
+        with trio.fail_after(PATIENCE):
+            await at.spool.wait_empty()
+        assert broken == [damaged["waiting"].hex()]
+        assert len(ids_in(url)) == 14
+        await at.send("busy:443")
+        assert len(ids_in(url)) == 15
+        assert (at.spool.count, at.began) == (0, [15])
 
 
 async def test_the_server_crashes_again_and_again_under_load_and_each_message_is_there_once(

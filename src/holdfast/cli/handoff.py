@@ -6,7 +6,7 @@ import sys
 
 from holdfast.cli.failure import MISUSED, REFUSED, Failure
 from holdfast.cli.offline import faults_told, offline_parser, open_embedded
-from holdfast.cli.progress import Bar, between_steps
+from holdfast.cli.progress import Bar
 from holdfast.cli.settings import load_config
 from holdfast.cli.text import clean, count
 from holdfast.config import Config, DatabaseUrl
@@ -29,14 +29,13 @@ def handoff(arguments: list[str]) -> int:
     url = _target(options, config)
     with faults_told(), open_embedded(config) as store:
         judge_database(url)
-        moved = Moved()
+        before, moved = store.left, Moved()
         try:
-            is_stopped = _empty(store, url, moved)
+            _empty(store, url, moved)
         finally:
             left = store.left
-            _tell(moved, left, url, options.json)
-        if is_stopped and left:
-            raise KeyboardInterrupt
+            # Not what was counted: it may have been interrupted between the deed and the count.
+            _tell(before - left, moved, left, url, options.json)
     return REFUSED if left else 0
 
 
@@ -51,26 +50,24 @@ def _target(options: argparse.Namespace, config: Config) -> DatabaseUrl:
     return config.store.url
 
 
-def _empty(store: OfflineStore, url: DatabaseUrl, moved: Moved) -> bool:
-    """Whether it was asked to stop."""
+def _empty(store: OfflineStore, url: DatabaseUrl, moved: Moved) -> None:
     broken: list[str] = []
 
     def keep(table: str, key: str, what: str) -> None:
         broken.append(f"it can't be read and stays: {table} {key}: {what}")
 
-    with Bar("moved", store.left) as bar, between_steps(bar.say_ending) as stop_asked:
-        store.empty(url.whole, moved, bar.show, keep, stop_asked)
+    with Bar("moved", store.left) as bar:
+        store.empty(url.whole, moved, bar.show, keep)
     for line in broken:
         print(f"holdfast: {clean(line)}", file=sys.stderr)
-    return stop_asked()
 
 
-def _tell(moved: Moved, left: int, url: DatabaseUrl, as_json: bool) -> None:
+def _tell(gone: int, moved: Moved, left: int, url: DatabaseUrl, as_json: bool) -> None:
     if as_json:
         known = {"already_there": moved.known, "duplicates": moved.duplicates}
-        print(json.dumps({"moved": moved.count, "dead": moved.dead, **known, "left": left}), flush=True)
+        print(json.dumps({"moved": gone, "dead": moved.dead, **known, "left": left}), flush=True)
         return
-    words = [f"{count(moved.count, 'message')} moved to {url}, {moved.dead:,} of them dead"]
+    words = [f"{count(gone, 'message')} moved to {url}, {moved.dead:,} of them dead"]
     if moved.known:
         words.append(f"{moved.known:,} were there already")
     if moved.duplicates:

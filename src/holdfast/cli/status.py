@@ -42,6 +42,7 @@ def render(document: Document, now: datetime, colour: bool = False) -> list[str]
                 ("gateway", _gateway(document, now)),
                 ("store", _store(document["store"])),
                 *_waiting(document, now),
+                *_spooled(document["store"], now),
                 ("dead", f"{document['store']['dead']:,}"),
                 ("circuits", _counts(document["circuits"])),
                 ("totals", _totals(document["totals"])),
@@ -82,6 +83,13 @@ def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:
         ("next due", relative(document["next_due_at"], now)),
         ("expiry", _expiry(document["earliest_expiry_at"], now)),
     ]
+
+
+def _spooled(store: Document, now: datetime) -> list[tuple[str, str]]:
+    if not store.get("spool"):
+        return []
+    first = relative(store["spooling_since"], now)
+    return [("spool", f"{store['spool']:,} wait on this machine's disk for the database; the first came {first}")]
 
 
 def _expiry(earliest: str | None, now: datetime) -> str:

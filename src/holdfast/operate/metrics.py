@@ -51,7 +51,7 @@ class Scene:
     healthy: bool
     ready: bool
     draining: bool
-    spooled: int | None
+    spooled: int
 
 
 class Kind(Enum):
@@ -123,7 +123,7 @@ class Metrics:
             healthy=self._insight.health()[0],
             ready=self._insight.readiness(strict=False)[0],
             draining=self._condition.draining,
-            spooled=None if self._condition.spool is None else self._condition.spool.count,
+            spooled=0 if self._condition.spool is None else self._condition.spool.count,
         )
 
     async def _unwell(self, store: StoreStatistics) -> list[CircuitView]:
@@ -269,7 +269,7 @@ METRICS = (
     ),
     _gauge(
         "spooled_messages",
-        "Messages that wait on this machine's disk for the database to come back; absent without a spool.",
+        "Messages that wait on this machine's disk for the database to come back; 0 without a spool.",
         lambda scene: scene.spooled,
     ),
     # Circuits.

@@ -3,7 +3,8 @@
 The limits of a config do not hold for the database here: what comes was acknowledged, and has nowhere else to go.
 """
 
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import trio
@@ -19,16 +20,9 @@ from holdfast.store.work import StoreRules
 NO_LIMIT = 1 << 62
 
 
-def empty(
-    ledger: Ledger,
-    rules: StoreRules,
-    url: str,
-    moved: Moved,
-    on_page: Callable[[int], None],
-    is_over: Callable[[], bool],
-) -> None:
-    """Move all that is not delivered, page by page until it `is_over`; `on_page` is told how many have gone, and
-    `moved` says how far it came, whatever ends it. Raises StoreAway, StoreUnusable, and CommitFailed of the ledger.
+def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Moved, on_page: Callable[[int], None]) -> None:
+    """Move all that is not delivered; `on_page` is told how many have gone, and `moved` says how far it came, whatever
+    ends it. Raises StoreAway, StoreUnusable, and CommitFailed of the ledger.
     """
     clock = SharedClock()
     clock.follow(make_contact(url))
@@ -42,22 +36,31 @@ def empty(
             raise StoreAway(str(error)) from error
 
     mover = Mover(ledger, take_in, lambda page: on_page(moved.count + len(page)))
-    try:
-        trouble = trio.run(_run, ledger, mover, moved, is_over)
-    finally:
-        database.close()
+    trouble = trio.run(_run, ledger, mover, moved)
+    database.close()
     if trouble is not None:
         raise trouble
 
 
-async def _run(ledger: Ledger, mover: Mover, moved: Moved, is_over: Callable[[], bool]) -> StoreError | None:
-    """What is raised inside of a nursery would come out of it wrapped."""
-    async with trio.open_nursery() as nursery:
-        await nursery.start(ledger.run)
-        try:
-            await mover.run(moved, is_over)
-        except StoreError as error:
-            return error
-        finally:
+async def _run(ledger: Ledger, mover: Mover, moved: Moved) -> BaseException | None:
+    """What ended it before its time. Raised inside of a nursery it would come out of that wrapped; and Ctrl-C may not
+    strike the ledger in the middle of its work.
+    """
+    trouble: BaseException | None = None
+
+    async def heed(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        nonlocal trouble
+        async for _ in signals:
+            trouble = KeyboardInterrupt()
+            scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(ledger.run)
+            nursery.start_soon(heed, signals, nursery.cancel_scope)
+            try:
+                await mover.run(moved)
+            except StoreError as error:
+                trouble = error
             nursery.cancel_scope.cancel()
-    return ledger.failed
+    return trouble or ledger.failed

@@ -69,15 +69,15 @@ class Mover:
         self._take_in = take_in
         self._on_page = on_page
 
-    async def run(self, moved: Moved, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Once through the whole store, page by page until it `is_over`; what is done is counted in `moved`.
+    async def run(self, moved: Moved) -> None:
+        """Once through the whole store, page by page; what is done is counted in `moved`.
 
         Raises StoreAway and CommitFailed of either store. What there is no room for stays, and so does all that comes
         after it for the same host.
         """
         moved.left, moved.full = {}, False
         after: MessageId | None = None
-        while not moved.full and not is_over():
+        while not moved.full:
             page, after = await self._source.undelivered(after, PAGE)
             movable = [each for each in page if each.message.host not in moved.left]
             if movable:

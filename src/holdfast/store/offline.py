@@ -98,7 +98,6 @@ class OfflineStore:
         moved: Moved,
         on_page: Callable[[int], None],
         on_broken: Callable[[str, str, str], None],
-        is_over: Callable[[], bool],
     ) -> None:
         """All that is not delivered goes to a database; what can't be read is told, and stays."""
         # Only where it is wanted: a driver that is an extra, and all that a store needs to run.
@@ -109,7 +108,7 @@ class OfflineStore:
         ledger = Ledger(self._engine, self._rules, BootClock(last_time(self._engine)), lambda bits: 0)
         ledger.open()
         ledger.on_broken = on_broken
-        empty(ledger, self._rules, url, moved, on_page, is_over)
+        empty(ledger, self._rules, url, moved, on_page)
 
     def compact(self) -> tuple[int, int]:
         """Rewrite the data file without free pages. Returns its size before and after."""

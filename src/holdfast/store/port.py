@@ -210,7 +210,9 @@ class DropMessages(Operation):
 
 @dataclass(slots=True)
 class HandOver(Operation):
-    """Messages that another holdfast has on disk leave with all that is known of them. Result: how many."""
+    """Messages that another store has on disk leave with all that is known of them. Result: how many; what was tried,
+    replayed or dropped since it was read is not among them.
+    """
 
     entries: Sequence[Entry]
 

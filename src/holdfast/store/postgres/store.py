@@ -373,10 +373,13 @@ class PostgresStore:
         """
         work = partial(taking.take, page=page, room=self._room, lanes=self._lanes, terms=self._terms(0))
         try:
-            return await self._moves.run(work, within=MOVED_WITHIN)
+            # Whoever closes the store has to wait for it: a connection is not closed under a thread that uses it.
+            with trio.CancelScope(shield=True):
+                results: list[Any] = await self._moves.run(work, within=MOVED_WITHIN)
         except StoreAway as away:
             self._goes_away(away)
             raise
+        return results
 
     def _is_offered(self, operation: Accept) -> bool:
         """Whether this replica takes a message at once: it delivers, has room, and what it holds is safely its own."""

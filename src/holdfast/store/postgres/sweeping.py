@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.handoff import handoff_digest
-from holdfast.core.message import DeadReason, MessageId
+from holdfast.core.message import DeadReason, MessageId, Standing
 from holdfast.store import records
 from holdfast.store.port import (
     DropDead,
@@ -182,12 +182,14 @@ def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None
 
 
 def hand_over(connection: Connection, operation: HandOver, terms: Terms) -> int:
-    """What was tried meanwhile stays, and so does what another replica has."""
-    tried = {entry.message.id: entry.place.attempts for entry in operation.entries}
+    """What was tried or replayed meanwhile stays, and so does what another replica has."""
+    read_at = {entry.message.id: entry.place for entry in operation.entries}
     handed = [
         row
-        for row in _locked(connection, list(tried))
-        if row.standing != DEAD and row.attempts == tried[row.id] and row.owner in (None, terms.number)
+        for row in _locked(connection, list(read_at))
+        if row.attempts == read_at[row.id].attempts
+        and (row.standing == DEAD) == (read_at[row.id].standing is Standing.DEAD)
+        and row.owner in (None, terms.number)
     ]
     _erase(connection, handed, terms)
     digests = [handoff_digest(row.id) for row in handed]
