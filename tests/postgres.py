@@ -85,7 +85,7 @@ class OwnServer(Server):
         )
         self._initialise({**SETTINGS, **(HEEDLESS if heedless else {})})
         self.start()
-        self.administer(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
+        self._make_role()
 
     def socket_url(self, database: str) -> str:
         """The same by the Unix socket, which asks for no password."""
@@ -100,6 +100,9 @@ class OwnServer(Server):
 
     def close(self) -> None:
         self._keeper.communicate()
+
+    def _make_role(self) -> None:
+        self.administer(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
 
     def _initialise(self, settings: dict[str, object]) -> None:
         settings |= {"port": self.port, "unix_socket_directories": self.folder}
@@ -117,6 +120,30 @@ class OwnServer(Server):
                 [self._install / "bin" / command, *words], stdout=out, stderr=out, check=False, **self._process
             )
         assert done.returncode == 0, said.read_text() + _text(self.folder / "log")
+
+
+class Standby(OwnServer):
+    """Follows another server, which from then on commits nothing that is not on this one's disk too."""
+
+    def __init__(self, primary: OwnServer) -> None:
+        self._primary = primary
+        super().__init__()
+        primary.administer("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.administer("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """Take over: the other one is gone."""
+        self._run("pg_ctl", "-D", "data", "-w", "promote")
+
+    def _initialise(self, settings: dict[str, object]) -> None:
+        primary = self._primary
+        source = f"host={primary.folder} port={primary.port} user=postgres"
+        self._run("pg_basebackup", "-D", "data", "-d", source, "-R", "--checkpoint=fast", "--no-sync")
+        with (self.folder / "data" / "postgresql.auto.conf").open("a") as own:
+            own.write(f"port = {self.port}\nunix_socket_directories = '{self.folder}'\n")
+
+    def _make_role(self) -> None:
+        """It came with the rest."""
 
 
 def _somebody() -> dict[str, Any]:

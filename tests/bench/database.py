@@ -17,6 +17,8 @@ class Database:
     def __init__(self, server: OwnServer) -> None:
         self._server = server
         self.url = server.fresh_database()
+        self.filled = 0
+        """Bytes that its messages had before anything else happened here."""
 
     @property
     def postmaster(self) -> int:
@@ -40,6 +42,10 @@ class Database:
             connection.rollback()
         assert row is not None
         return dict(row[0][0])
+
+    def size(self, table: str) -> int:
+        """Bytes, indexes included."""
+        return int(self.ask("SELECT pg_total_relation_size(%s)", table)[0][0])
 
     def wal(self) -> int:
         """Bytes that were ever written ahead."""
@@ -66,6 +72,7 @@ class Databases:
         if name not in self._filled:
             made = self._filled[name] = self.new()
             fill(made.url)
+            made.filled = made.size("messages")
         return self._filled[name]
 
     def close(self) -> None:

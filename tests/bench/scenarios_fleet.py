@@ -24,7 +24,7 @@ MANY = 256
 """Connections."""
 FEW = 1_000
 SOME = 20_000
-"""Waiting for the sink: what is drained for long enough to be measured."""
+"""Waiting for the sink: their drain takes long enough to be measured."""
 DRAIN_ENOUGH = 60.0
 SETTLE = 3.0
 """Seconds after the start before a gateway counts as idle."""
@@ -201,13 +201,12 @@ def question(session: Session, name: str) -> Figure:
 
 def disk(session: Session) -> Figure:
     """With all of its indexes."""
-    sizes = [_size(_frozen(session, count), "messages") / count for count in (session.backlog, FEW)]
-    return Figure("bytes", [sizes[0]], [sizes[1]], _waiting(FEW))
+    return Figure("bytes", [_frozen(session, session.backlog).filled / session.backlog])
 
 
 def delivery(session: Session) -> Figure:
     """The backlog itself is delivered, or as much of it as goes in a minute."""
-    some = min(SOME, session.backlog)
+    some = min(SOME, session.backlog // 4)
     few, many = _drain(session, some), _drain(session, session.backlog)
     beside = {
         "gateway cpu us": many.usage.own * 1e6,
@@ -215,7 +214,7 @@ def delivery(session: Session) -> Figure:
         "wal bytes": many.usage.wal,
         "delivered": many.delivered,
         "cpu ratio": many.cpu / few.cpu,
-        "bytes of a delivered row": _size(_for_sink(session, some), "delivered") / some,
+        "bytes of a delivered row": _for_sink(session, some).size("delivered") / some,
     }
     return Figure("msg/s", [many.rate], [few.rate], _waiting(some), beside)
 
@@ -258,7 +257,3 @@ def _idle(session: Session, database: Database) -> float:
         bell.wait(seconds)
         used = usage(system)
     return (used.own + used.server - before.own - before.server) / seconds
-
-
-def _size(database: Database, table: str) -> int:
-    return int(database.ask("SELECT pg_total_relation_size(%s)", table)[0][0])

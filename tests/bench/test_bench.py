@@ -1,7 +1,11 @@
 """The benchmarks' own tools tell the truth."""
 
 import json
+import os
+import resource
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from xml.etree import ElementTree
@@ -11,10 +15,14 @@ import pytest
 from bench import load
 from bench.costs import Cost, draw
 from bench.figures import Bound, Figure
+from bench.fill_postgres import fill, questions
 from bench.generator import Client, Generator, request
+from bench.processes import cpu_seconds
 from bench.report import document, markdown, table, verdict
 from bench.scenarios import Scenario
 from bench.sink import NGINX, Sink
+from harness import Receiver
+from holdfast.core.circuit import CircuitState
 
 STALL = 0.4
 
@@ -80,6 +88,64 @@ def test_the_own_generator_and_the_own_sink_agree(monkeypatch: pytest.MonkeyPatc
         assert told.acked <= sink.count() <= told.acked + load.CONNECTIONS
     finally:
         sink.close()
+
+
+@pytest.mark.parametrize("wrk", [pytest.param(load.WRK, id="wrk where it is"), pytest.param(None, id="own")])
+def test_several_addresses_share_the_load(monkeypatch: pytest.MonkeyPatch, wrk: str | None) -> None:
+    monkeypatch.setattr(load, "WRK", wrk)
+    sinks = [Sink(None), Sink(None)]
+    try:
+        told = load.closed([sink.url for sink in sinks], 0.3)
+        assert told.acked > 0 and told.failed == 0
+        counts = [sink.count() for sink in sinks]
+        assert min(counts) > 0
+        assert told.acked <= sum(counts) <= told.acked + load.CONNECTIONS
+    finally:
+        for sink in sinks:
+            sink.close()
+
+
+def test_a_failing_sink_fails_every_so_many() -> None:
+    sink = Sink(None, fail_every=3)
+    try:
+        client = Client(("127.0.0.1", sink.port), request(sink.host, "/hook", 10))
+        statuses = []
+        for _ in range(6):
+            client.send(0.0)
+            while not (status := client.receive()):
+                pass
+            statuses.append(status)
+        client.socket.close()
+        assert sorted(statuses) == [200, 200, 200, 200, 500, 500]
+    finally:
+        sink.close()
+
+
+def test_each_webhook_has_a_key_of_its_own(receiver: Receiver) -> None:
+    client = Client(("127.0.0.1", receiver.port), request(f"127.0.0.1:{receiver.port}", "/hook", 10, keys=True))
+    for _ in range(2):
+        client.send(0.0)
+        while not client.receive():
+            pass
+    client.socket.close()
+    keys = [each.headers["idempotency-key"] for each in receiver.requests]
+    assert len(set(keys)) == 2 and all(len(key) == 32 for key in keys)
+
+
+def test_what_ended_children_used_is_counted() -> None:
+    before = cpu_seconds([os.getpid()]), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+    after = cpu_seconds([os.getpid()]), resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after[1].ru_utime - before[1].ru_utime
+    assert used > 0
+    assert after[0] - before[0] >= used - 0.02
+
+
+def test_a_filled_database_is_one_that_the_store_works_with(database: str) -> None:
+    fill(database, 1_000, "127.0.0.1:9", CircuitState.ENABLED)
+    # Claims what was filled in, and gives it back.
+    assert set(questions(database, "127.0.0.1:9")) == {"claim", "agenda", "status"}
+    assert set(questions(database, "127.0.0.1:9")) == {"claim", "agenda", "status"}
 
 
 @pytest.mark.parametrize(

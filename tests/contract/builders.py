@@ -299,7 +299,7 @@ class Desk:
     def undelivered(self) -> list[MessageId]:
         return [id for id, _ in dump(self.engine)[Table.MESSAGES]]
 
-    def kept(self) -> object:
+    def kept(self) -> dict[Any, Any]:
         """All that is known of messages, to be compared; lanes may be written at any time."""
         return {table: rows for table, rows in dump(self.engine).items() if table not in (Table.LANES, Table.META)}
 

@@ -9,6 +9,7 @@ import psycopg
 
 from contract import consistency_postgres as consistency
 from contract.builders import GARBAGE, HOST, Desk
+from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Entry, MessageId
 from holdfast.store.port import Accept, Ask, Deliver, Fail, Operation, Shelve, Switch, Verb, View
@@ -29,12 +30,19 @@ class SharedDesk(Desk):
     make_engine: None = None
     url: str = ""
     max_size: int = 1 << 30
+    threaded: bool = True
     taken: set[MessageId] = field(default_factory=set)
     broken: set[MessageId] = field(default_factory=set)
 
     def _make(self) -> PostgresStore:
         return PostgresStore(
-            self.url, self.rules, self.clock, lambda bits: next(self.random), max_size=self.max_size, lease=FOR_EVER
+            self.url,
+            self.rules,
+            self.clock,
+            lambda bits: next(self.random),
+            max_size=self.max_size,
+            threaded=self.threaded,
+            lease=FOR_EVER,
         )
 
     def _dispose(self) -> None:
@@ -57,8 +65,18 @@ class SharedDesk(Desk):
         message, place, _ = entry
         view = await self._claim(message.lane, max(self.clock.at, place.due), ALL, ALL, self.taken)
         await self._give_back([each for each in _claimed(view) if each.message.id != message.id])
+        if view.record is not None and view.record.circuit.state is not CircuitState.ENABLED:
+            self._take_as_before(message.id)
         self.taken.add(message.id)
         return entry._replace(fence=self.ledger.number)
+
+    def _take_as_before(self, id: MessageId) -> None:
+        """In a circuit that lets nothing through: an attempt that began before."""
+        with psycopg.connect(self.url, options="-c search_path=holdfast") as connection:
+            connection.execute(
+                "UPDATE messages SET owner = %s WHERE id = %s AND owner IS NULL AND standing < 3",
+                (self.ledger.number, id),
+            )
 
     async def _claim(self, lane: str, at: int, fresh: int, due: int, skip: Iterable[MessageId]) -> View:
         [view] = await self.ledger.survey([Ask(lane, at, fresh, due, None, frozenset(skip) | self.broken)])
@@ -71,15 +89,18 @@ class SharedDesk(Desk):
 
     async def perform(self, operation: Operation) -> Any:
         result = await super().perform(operation)
-        if isinstance(operation, (Deliver, Fail)):
-            self.taken.discard(operation.entry.message.id)
+        self._forget_taken([operation])
         return result
+
+    def _forget_taken(self, operations: Iterable[Operation]) -> None:
+        self.taken -= {each.entry.message.id for each in operations if isinstance(each, (Deliver, Fail))}
 
     async def together(self, *operations: Operation) -> list[Any]:
         """New messages and all else go by ways of their own: in order only if one waits for the other."""
         results: list[Any] = []
         for _, some in groupby(operations, lambda operation: isinstance(operation, Accept)):
             results += await super().together(*some)
+        self._forget_taken(operations)
         return results
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -131,7 +152,7 @@ class SharedDesk(Desk):
     def undelivered(self) -> list[MessageId]:
         return [row[0] for row in consistency.dump(self.url)["messages"]]
 
-    def kept(self) -> object:
+    def kept(self) -> dict[Any, Any]:
         tables = consistency.dump(self.url)
         return {name: tables[name] for name in ("messages", "attempts", "delivered", "keys")}
 

@@ -28,7 +28,7 @@ from contract.builders import (
     retry_at,
     success,
 )
-from contract.consistency import check, check_shares
+from contract.consistency import Tables, check
 from holdfast.core.circuit import CircuitState
 from holdfast.core.handoff import handoff_digest
 from holdfast.core.message import Entry, MessageId, Place, Standing, State
@@ -52,6 +52,7 @@ from holdfast.store.port import (
 from holdfast.store.tables import Table
 
 LANES = ("a:443", "b:443")
+SIZE = 64 << 20
 CIRCUITS = {"enabled": lane, "disabled": disabled, "frozen": frozen}
 
 lanes = st.sampled_from(LANES)
@@ -112,21 +113,29 @@ class Pair:
                 await desk.restart()
         if kind == "restart":
             self.active.clear()
-            check_shares(dump(self.desks[0].engine))
+            for desk in self.desks:
+                desk.check_shares()
 
     async def group(self, actions: list[tuple[Any, ...]]) -> None:
         within_reach = [*self.active.values(), *await self.queued()]
         made = [getattr(self, f"_{kind}")(within_reach, *of) for kind, *of in actions]
-        wanted = [operation for operation in made if operation is not None]
+        wanted = self.feasible([operation for operation in made if operation is not None])
         if not wanted:
             return
         before = dump(self.desks[0].engine)
-        results = [await desk.together(*wanted) for desk in self.desks]
-        assert results[0] == results[1]
-        for operation, result in zip(wanted, results[0], strict=True):
+        for operation, result in zip(wanted, await self.perform(wanted), strict=True):
             self._learn(operation, result)
         handed = {e.message.id for each in wanted if isinstance(each, HandOver) for e in each.entries}
         await self.check(before, handed, purging=any(isinstance(operation, Purge) for operation in wanted))
+
+    def feasible(self, operations: list[Operation]) -> list[Operation]:
+        """What may come in one group."""
+        return operations
+
+    async def perform(self, wanted: list[Operation]) -> list[Any]:
+        results = [await desk.together(*wanted) for desk in self.desks]
+        assert results[0] == results[1]
+        return results[0]
 
     async def queued(self) -> list[Entry]:
         views = await self.desks[0].ledger.survey([_ask(key, EVER) for key in LANES])
@@ -204,11 +213,9 @@ class Pair:
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
-    async def check(
-        self, before: dict[Table, list[tuple[bytes, bytes]]], handed: set[MessageId], *, purging: bool
-    ) -> None:
-        tables, twin = (dump(desk.engine) for desk in self.desks)
-        assert all(tables[table] == twin[table] for table in Table if table is not Table.META)
+    async def check(self, before: Tables, handed: set[MessageId], *, purging: bool) -> None:
+        tables = dump(self.desks[0].engine)
+        self.check_twin(tables)
         check(tables, RULES)
         there = {id for table in (Table.MESSAGES, Table.DELIVERED) for id, _ in tables[table]}
         gone = self.accepted - there
@@ -218,6 +225,10 @@ class Pair:
         assert there == self.accepted
         answers = [await self.answers(desk) for desk in self.desks]
         assert answers[0] == answers[1]
+
+    def check_twin(self, tables: Tables) -> None:
+        twin = dump(self.desks[1].engine)
+        assert all(tables[table] == twin[table] for table in Table if table is not Table.META)
 
     async def answers(self, desk: Desk) -> list[object]:
         """All that can be asked of a store, but for what differs by nature: paths and bytes."""
@@ -239,21 +250,24 @@ def _ask(key: str, now: int) -> Ask:
     return Ask(key, now, 100, 100, None, frozenset())
 
 
-async def drive(script: list[Any], folder: Path) -> None:
+async def drive(pair: Pair, script: list[Any]) -> None:
+    for desk in pair.desks:
+        await desk.open()
+    for each in script:
+        await (pair.group(each) if isinstance(each, list) else pair.between(*each))
+    await pair.between("restart", 0)
+    for desk in pair.desks:
+        await desk.close()
+
+
+async def drive_engines(script: list[Any], folder: Path) -> None:
     async with trio.open_nursery() as nursery:
-        desks = [Desk(nursery, engine_maker(kind, folder, 64 << 20)) for kind in ("memory", "lmdb")]
-        for desk in desks:
-            await desk.open()
-        pair = Pair(desks)
-        for each in script:
-            await (pair.group(each) if isinstance(each, list) else pair.between(*each))
-        await pair.between("restart", 0)
-        for desk in desks:
-            await desk.close()
+        desks = [Desk(nursery, engine_maker(kind, folder, SIZE)) for kind in ("memory", "lmdb")]
+        await drive(Pair(desks), script)
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(groups, max_size=25))
 def test_both_engines_agree_and_no_message_is_lost(script: list[Any]) -> None:
     with TemporaryDirectory() as folder:
-        trio.run(drive, script, Path(folder))
+        trio.run(drive_engines, script, Path(folder))

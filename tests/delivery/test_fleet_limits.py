@@ -2,11 +2,12 @@
 
 from collections import Counter
 
+import psycopg
 import pytest
 import trio
 
 from delivery.fleet import BEAT, Fleet, Replica, fleet
-from sim.world import HOST, TRIPS_AT_3, settle, slow
+from sim.world import HOST, NO_TRIPS, TRIPS_AT_3, settle, slow
 
 OTHER = "b.test:80"
 
@@ -138,3 +139,41 @@ async def test_what_waits_for_one_host_does_not_hold_up_another(database: str, a
         await it.until(lambda: sum(request.host == OTHER for request in it.requests) == 10, 5 * BEAT)
         assert it.replicas[0].now - began < 3
         await settle()
+
+
+async def test_a_part_of_a_limit_that_is_gone_gives_back_what_was_claimed_by_it(
+    database: str, autojump_clock: object
+) -> None:
+    it = fleet(database, delivery={"per_host": 4}, circuit=NO_TRIPS)
+    it.scripts[HOST] = slow(0.5)
+    async with it.running(2) as replicas:
+        await replicas[0].dispatcher.freeze(HOST, HOST)
+        await accept_at(replicas, 12)
+        await replicas[0].dispatcher.unfreeze(HOST, HOST)
+        await it.until(lambda: all(replica.open[HOST] and replica.made for replica in replicas))
+        it.scripts[HOST] = slow(0.5, 500)
+        await it.until(lambda: sum(it.of("failed")) > 1)
+        it.scripts[HOST] = slow(0.5)
+        # In slow start a failure leaves a limit of 1: one of the two has no part of it, and holds nothing.
+        await it.until(lambda: min(replica.held for replica in replicas) == 0, 3 * BEAT)
+        await it.until(lambda: sum(it.of("delivered")) == 24, 200)
+
+
+async def test_no_more_is_taken_at_once_than_can_start_soon(database: str, autojump_clock: object) -> None:
+    it = fleet(database, delivery={"per_host": 4})
+    it.scripts[HOST] = slow(1)
+    async with it.running(1) as [alone]:
+        await alone.accept_many(300)
+        with psycopg.connect(database) as connection:
+            row = connection.execute("SELECT count(*) FROM holdfast.messages WHERE standing = 0").fetchone()
+        assert row is not None
+        assert 8 <= row[0] <= 2 * 4 + 8
+
+
+async def test_one_replica_sends_in_the_order_of_acceptance(database: str, autojump_clock: object) -> None:
+    it = fleet(database, delivery={"per_host": 1})
+    it.scripts[HOST] = slow(0.01)
+    async with it.running(1) as [alone]:
+        ids = [id for _ in range(4) for id in await alone.accept_many(25)]
+        await all_sent(it, ids)
+    assert [request.id for request in it.requests] == ids

@@ -13,7 +13,14 @@ from delivery.fleet import LEASE, Fleet, Replica, fleet
 from holdfast.core.message import State
 from sim.world import Request, hang, slow
 
-HOSTS = ("a.test:80", "b.test:80", "c.test:80", "d.test:80")
+HOSTS = ("a.test:80", "b.test:80", "urls.test:80")
+LANES: dict[str, dict[str, Any]] = {
+    "a.test:80": {"host": "a.test:80"},
+    "b.test:80": {"host": "b.test:80"},
+    "http://urls.test:80/1": {"host": "urls.test:80", "path": "/1", "by_url": True},
+    "http://urls.test:80/2": {"host": "urls.test:80", "path": "/2", "by_url": True},
+}
+"""What messages are accepted with, by the circuit that they belong to."""
 CONFIG: dict[str, dict[str, Any]] = {
     "delivery": {"per_host": 3, "timeout": "2s"},
     "retry": {"base": "500ms"},
@@ -45,19 +52,19 @@ class World:
     async def go_on(self, replicas: list[Replica], seconds: float) -> None:
         ends = replicas[0].now + seconds
         while replicas[0].now < ends:
-            replica, host = self.random.choice(replicas), self.random.choice(HOSTS)
+            replica, (key, terms) = self.random.choice(replicas), self.random.choice(tuple(LANES.items()))
             if self.random.random() < 0.7:
-                self.ids += await replica.accept_many(self.random.randrange(1, 10), host)
+                self.ids += await replica.accept_many(self.random.randrange(1, 10), **terms)
             else:
                 acts = (replica.dispatcher.freeze, replica.dispatcher.unfreeze, replica.dispatcher.probe)
-                await self.random.choice(acts)(host, host)
+                await self.random.choice(acts)(key, terms["host"])
             await trio.sleep(self.random.uniform(0, 1))
 
     async def finish(self, replica: Replica) -> None:
         """Everything heals, and everything is delivered."""
         self.it.scripts.update(dict.fromkeys(HOSTS, 200))
-        for host in HOSTS:
-            await replica.dispatcher.unfreeze(host, host)
+        for key, terms in LANES.items():
+            await replica.dispatcher.unfreeze(key, terms["host"])
         with trio.fail_after(300):
             while (await replica.ledger.statistics()).waiting:
                 await trio.sleep(5)
@@ -98,6 +105,8 @@ async def test_whoever_comes_goes_and_is_cut_off_all_is_delivered(
             cable.mend()
             await world.go_on([there, guest], 3)
         await world.go_on([there, shaky], 3)
+        cable.loses_next_commit = True
+        await world.go_on([there], 3)
         await world.finish(there)
         await trio.sleep(5)
         assert (there.held, shaky.held) == (0, 0)

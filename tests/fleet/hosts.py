@@ -20,7 +20,7 @@ class Host:
 
     def __init__(self, name: str, witness: Witness, behave: Behaviour) -> None:
         self.name = name
-        self.most = 0
+        self.most = self.answered = 0
         self._witness = witness
         self._behave = behave
         self._open = 0
@@ -57,6 +57,7 @@ class Host:
             await trio.sleep(delay)
         # It is over for the replica once it has the answer: so it is over here before.
         self._open -= 1
+        self.answered += 1
         request.status = status
         await stream.send_all(_ANSWER.format(status=status).encode())
 

@@ -51,7 +51,7 @@ async def test_whatever_is_not_delivered_arrives_with_all_that_is_known_of_it(po
             assert (story.message, story.place) == (each.message, each.place)
             assert (story.attempts, story.dead_reason) == (each.attempts, each.reason)
         assert (await move(desk, store)).count == 0
-    consistency.check(database, RULES)
+    consistency.check(database, RULES, clock.at)
 
 
 async def test_circuits_stay_behind(populated: Path, database: str) -> None:
@@ -115,7 +115,7 @@ async def test_what_was_taken_and_not_forgotten_is_known_the_second_time(populat
         assert (moved.count, moved.known, moved.duplicates) == (15, 15, 0)
         assert await every(desk) == []
         assert len(ids_in(database)) == 15
-    consistency.check(database, RULES)
+    consistency.check(database, RULES, clock.at)
 
 
 @mark.parametrize("end", ["delivered", "dropped"])
@@ -146,7 +146,7 @@ async def test_two_that_bring_the_same_bring_it_once(tmp_path: Path, database: s
             for each in (store, b):
                 nursery.start_soon(each.take_in, page)
         assert ids_in(database) == [each.message.id for each in page]
-    consistency.check(database, RULES)
+    consistency.check(database, RULES, clock.at)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ async def test_what_a_host_has_no_room_for_stays_with_all_behind_it(tmp_path: Pa
             await store.perform(Deliver(entry, attempt(), None))
         assert (await move(desk, store)).left == {}
         assert [entry.message.id for entry in await claimed(store, HOST, clock.at)] == left
-    consistency.check(database, RULES)
+    consistency.check(database, RULES, clock.at)
 
 
 async def test_a_full_database_takes_nothing_more(tmp_path: Path, database: str) -> None:

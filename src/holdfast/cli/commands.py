@@ -123,6 +123,11 @@ COMMANDS = {
         "rewrite a stopped store's file without free pages",
         "holdfast compact",
     ),
+    "handoff": Command(
+        "handoff:handoff",
+        "move what waits and what is dead from a stopped store to a fleet's database",
+        "holdfast handoff --to postgresql://holdfast@db.example.com/holdfast",
+    ),
     "migrate": Command(
         "migrate:migrate",
         "bring the tables of a shared database to this version",

@@ -43,7 +43,7 @@ _PLURALS = {"circuit": "circuits", "message": "messages", "delivered": "delivere
 
 
 def fsck(arguments: list[str]) -> int:
-    parser = _parser("fsck")
+    parser = offline_parser("fsck")
     parser.add_argument(
         "--repair",
         action="store_true",
@@ -62,7 +62,7 @@ def fsck(arguments: list[str]) -> int:
 
 
 def export(arguments: list[str]) -> int:
-    parser = _parser("export")
+    parser = offline_parser("export")
     parser.add_argument("file", metavar="FILE", help="where to write it, for the owner's eyes alone; - for stdout")
     options = parser.parse_args(arguments)
     left_out: list[Finding] = []
@@ -84,7 +84,7 @@ def export(arguments: list[str]) -> int:
 
 
 def take(arguments: list[str]) -> int:
-    parser = _parser("import")
+    parser = offline_parser("import")
     parser.add_argument("file", metavar="FILE", help="an export; - for stdin")
     options = parser.parse_args(arguments)
 
@@ -101,14 +101,14 @@ def take(arguments: list[str]) -> int:
 
 
 def compact(arguments: list[str]) -> int:
-    options = _parser("compact").parse_args(arguments)
+    options = offline_parser("compact").parse_args(arguments)
     config = load_config(options.config)
     if config.store.url is not None:
         what = (
             "compact is for the embedded store, and store.url is set; PostgreSQL gives room back by itself (autovacuum)"
         )
         raise Failure(what, status=MISUSED)
-    with _faults_told(), _open_embedded(config) as store:
+    with faults_told(), open_embedded(config) as store:
         before, after = store.compact()
     document = {"before": before, "after": after}
     print(json.dumps(document) if options.json else f"{human_size(before)} before, {human_size(after)} after")
@@ -118,7 +118,7 @@ def compact(arguments: list[str]) -> int:
 # -- the store -------------------------------------------------------------------------------------------------------
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
+def offline_parser(name: str) -> argparse.ArgumentParser:
     parser = command_parser(name)
     add_json(parser)
     add_config(parser)
@@ -130,9 +130,9 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[Ma
     """The config's store until the end: an embedded one is held, a database shared with its fleet."""
     config = load_config(options.config)
     url = config.store.url
-    with _faults_told(), ExitStack() as stack:
+    with faults_told(), ExitStack() as stack:
         if url is None:
-            yield stack.enter_context(_open_embedded(config, create=create))
+            yield stack.enter_context(open_embedded(config, create=create))
         else:
             # It knows much more than databases, which no embedded store should wait for.
             from holdfast.credentials import judge_database
@@ -141,12 +141,12 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[Ma
             yield stack.enter_context(open_database(url.whole, config.store.max_size, _rules(config), create=create))
 
 
-def _open_embedded(config: Config, *, create: bool = False) -> OfflineStore:
+def open_embedded(config: Config, *, create: bool = False) -> OfflineStore:
     return open_store(config.store.path, config.store.max_size, _rules(config), create=create)
 
 
 @contextmanager
-def _faults_told() -> Iterator[None]:
+def faults_told() -> Iterator[None]:
     """What goes wrong with a store ends the command with one line."""
     try:
         yield

@@ -146,6 +146,11 @@ def stranded(lane: Lane) -> list[deque[Entry]]:
     return [] if _retries(lane) else [lane.due]
 
 
+def at_hand(limit: int) -> int:
+    """How many fresh messages a lane may have in memory that were just accepted."""
+    return 2 * limit + LOW_WATER if limit else 0
+
+
 def has_more(lane: Lane, now: int) -> bool:
     """Whether a lane is read again by itself, since more is known to wait."""
     return lane.loading or lane.more_fresh or (lane.next_due is not None and lane.next_due <= now)

@@ -12,7 +12,7 @@ from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place
 from holdfast.store.port import Accepted, Duplicate, HandOver, Operation
 
-PAGE = 256
+PAGE = 512
 
 
 class KeyUse(NamedTuple):

@@ -10,6 +10,7 @@ fsck.py      what is wrong
 repair.py    mends it; clues.py finds lost places, aside.py keeps what was taken out
 lines.py     how an export looks; incoming.py reads it line by line
 export.py, restore.py  out, and in again; files.py writes files that are whole and private
+emptying.py  all that is not delivered goes to a database that replicas share
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.errors import StoreUnusable
+from holdfast.store import reads
 from holdfast.store.export import export_lines
 from holdfast.store.files import CannotWrite, written_beside
 from holdfast.store.fsck import Finding, check
 from holdfast.store.incoming import Imported, NotAnExport, check_header
 from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.moving import Moved
 from holdfast.store.repair import Repair, Repaired
 from holdfast.store.restore import Import
 from holdfast.store.work import StoreRules
@@ -32,6 +35,7 @@ __all__ = [
     "Finding",
     "Imported",
     "Maintained",
+    "Moved",
     "NotAnExport",
     "OfflineStore",
     "Repaired",
@@ -80,6 +84,32 @@ class OfflineStore:
 
     def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
         return Import(self._engine, self._rules, self._rules.run, bad_line).run(lines)
+
+    @property
+    def left(self) -> int:
+        """How many messages that were not delivered are here."""
+        with self._engine.read() as transaction:
+            found = reads.statistics(transaction, self._engine.path, self._engine.room(), False)
+        return found.waiting + found.dead
+
+    def empty(
+        self,
+        url: str,
+        moved: Moved,
+        on_page: Callable[[int], None],
+        on_broken: Callable[[str, str, str], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """All that is not delivered goes to a database; what can't be read is told, and stays."""
+        # Only where it is wanted: a driver that is an extra, and all that a store needs to run.
+        from holdfast.clock import BootClock
+        from holdfast.store.emptying import empty
+        from holdfast.store.ledger import Ledger, last_time
+
+        ledger = Ledger(self._engine, self._rules, BootClock(last_time(self._engine)), lambda bits: 0)
+        ledger.open()
+        ledger.on_broken = on_broken
+        empty(ledger, self._rules, url, moved, on_page, is_over)
 
     def compact(self) -> tuple[int, int]:
         """Rewrite the data file without free pages. Returns its size before and after."""

@@ -5,11 +5,12 @@ host that still has something here gets nothing past it, so that its order holds
 database. What the database may or may not have stored when it went away is put here under the same id, by which it is
 known there.
 
-A host that gets messages all the time would never have none left here. So when little is left, what would be added is
-held back in memory until that little has gone, and then goes to the database itself.
+A host that gets messages all the time would never have none left here. So while messages are moved, new ones that
+belong behind them are held back: for each page that has gone at most half as many come in, and when little is left none
+do, until that has gone and they can go to the database themselves.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,11 +20,11 @@ from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.message import Message, MessageId
 from holdfast.store.ledger import Ledger
-from holdfast.store.moving import Moved, Mover, Moving, TakeIn
+from holdfast.store.moving import PAGE, Moved, Mover, Moving, TakeIn
 from holdfast.store.port import Accept, Acceptance, Accepted, Done, Forget, Hearing, Purge, Shelve
 from holdfast.store.work import StoreRules
 
-LITTLE = 1_024
+LITTLE = 2 * PAGE
 TRY_AGAIN_AFTER = 0.25
 WAIT_FOR_ROOM = 5.0
 """Seconds before what the database has no room for is offered again."""
@@ -56,7 +57,8 @@ class Spool:
         self._mover = Mover(ledger, database.take_in, self._arrived)
         self._hosts: Counter[str] = Counter()
         self._lanes: set[str] = set()
-        self._held: list[Accept] | None = None
+        self._held: deque[Accept] | None = None
+        self._is_last = False
         self._filled, self._emptied = trio.Event(), trio.Event()
         self._emptied.set()
         self.since: int | None = None
@@ -112,10 +114,13 @@ class Spool:
             self._database.submit(operation)
 
     def put(self, operation: Accept) -> None:
-        """Keep it here."""
-        if self._held is not None:
+        """Keep it here, once there is a chance to get rid of it."""
+        if self._held is None:
+            self._keep(operation)
+        else:
             self._held.append(operation)
-            return
+
+    def _keep(self, operation: Accept) -> None:
         message = operation.message
         self._hosts[message.host] += 1
         self.ledger.last_id = max(self.ledger.last_id, message.id)
@@ -173,14 +178,13 @@ class Spool:
         """Once through all that is here. Returns after how many seconds to go on."""
         if self._database.away:
             return TRY_AGAIN_AFTER
-        is_last = sum(count for host, count in self._hosts.items() if host not in moved.left) <= LITTLE
+        self._held = deque()
+        self._is_last = sum(count for host, count in self._hosts.items() if host not in moved.left) <= LITTLE
         try:
-            if is_last:
-                self._held = []
-                # What was submitted until now is on disk after this.
-                await self.ledger.perform(Shelve([]))
+            # What was submitted until now is on disk after this.
+            await self.ledger.perform(Shelve([]))
             await self._mover.run(moved)
-            if is_last and not moved.full:
+            if self._is_last and not moved.full:
                 self._finish(moved)
         except StoreAway:
             return TRY_AGAIN_AFTER
@@ -205,10 +209,13 @@ class Spool:
         for each in page:
             self.is_not_here(each.message.host)
             self._lanes.add(each.message.lane)
+        if self._held is not None and not self._is_last:
+            for _ in range(min(len(self._held), len(page) // 2)):
+                self._keep(self._held.popleft())
 
     def _release(self) -> None:
         """What was held back goes where it belongs now."""
-        held, self._held = self._held or [], None
+        held, self._held = self._held or (), None
         for operation in held:
             self.submit(operation)
 

@@ -8,8 +8,8 @@ from collections import Counter
 from holdfast.clock import Clock
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitState
-from holdfast.core.fleet import HEARD_WITHIN, LEASE, Crew, Watch, has_more, stranded
-from holdfast.core.lane import LOW_WATER, Lane
+from holdfast.core.fleet import HEARD_WITHIN, LEASE, Crew, Watch, at_hand, has_more, stranded
+from holdfast.core.lane import Lane
 from holdfast.core.message import Entry, ErrorKind, Kind, Message
 from holdfast.core.outcome import Outcome, of_error
 from holdfast.delivery.agenda import NEVER, AgendaKeeper, Skip
@@ -70,9 +70,9 @@ class FleetDispatcher(Dispatcher):
         """Whether a message that is about to be accepted can start here soon; if not, any replica may have it."""
         if self._nursery is None or not self._store.may_begin(self._clock.now()):
             return False
-        lane = self._roster.find(message.lane)
-        has_room = self._roster.has_share(message.host) if lane is None else self._has_room(lane)
-        self._promised[message.lane] += has_room
+        key, lane = message.lane, self._roster.find(message.lane)
+        has_room = self._has_room(lane) if lane else self._fits(key, self._roster.share_of(message.host), 0)
+        self._promised[key] += has_room
         return has_room
 
     def accepted(self, message: Message, active: bool) -> None:
@@ -89,7 +89,7 @@ class FleetDispatcher(Dispatcher):
         """
         lane = self._roster.find(record.key)
         if lane is not None and lane.hydrated and lane.circuit.spell != record.circuit.spell:
-            self._take_over(lane, record)
+            self._roster.doubt(lane)
             self.revive(record.key, record.host)
 
     def called(self, key: str) -> None:
@@ -199,7 +199,8 @@ class FleetDispatcher(Dispatcher):
             self._take_over(start.lane, result.record)
         self._settling.judged(start, settlement, result)
         super()._settled(start, settlement._replace(due=None) if result.fenced else settlement, result)
-        if isinstance(settlement.operation, Fail) and settlement.operation.step is None:
+        stays = isinstance(settlement.operation, Fail) and settlement.operation.step is None
+        if stays or result.fenced:
             start.lane.stale = True  # a read that passes it over may just be claiming it again
 
     def _take_over(self, lane: Lane, record: LaneRecord) -> None:
@@ -260,8 +261,10 @@ class FleetDispatcher(Dispatcher):
     def _has_room(self, lane: Lane) -> bool:
         if lane.more_fresh or lane.shelving or (lane.hydrated and not lane.enabled):
             return False
-        limit, held = lane.host.limit, len(lane.fresh) + self._promised[lane.key]
-        return limit > 0 and held < 2 * limit + LOW_WATER and self._roster.bytes_held < BYTES_IN_MEMORY
+        return self._fits(lane.key, lane.host.limit, len(lane.fresh))
+
+    def _fits(self, key: str, limit: int, held: int) -> bool:
+        return held + self._promised[key] < at_hand(limit) and self._roster.bytes_held < BYTES_IN_MEMORY
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

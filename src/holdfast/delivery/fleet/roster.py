@@ -27,9 +27,9 @@ class FleetRoster(Roster):
         for host in self._hosts.values():
             self._share(host)
 
-    def has_share(self, host: str) -> bool:
-        """Whether this replica has a part of what a host that is not in memory may be sent at most."""
-        return self.watch.share(self._per_host, host) > 0
+    def share_of(self, host: str) -> int:
+        """This replica's part of what a host that is not in memory may be sent at most."""
+        return self.watch.share(self._per_host, host)
 
     def hydrate(self, lane: Lane, record: LaneRecord | None) -> None:
         """Take over what the store has of a lane; if that is nothing, its circuit begins anew."""
@@ -49,18 +49,16 @@ class FleetRoster(Roster):
 
     def adopt(self, lane: Lane, record: LaneRecord) -> None:
         """Take over what came without a read. With a lower spell it may be old news, or the circuit was forgotten and
-        began anew: that only a read can say, and nothing starts before.
+        began anew: that only a read can say.
         """
         if lane.hydrated and record.circuit.spell < lane.circuit.spell:
-            lane.hydrated, lane.stale = False, True
+            self.doubt(lane)
         else:
             self.hydrate(lane, record)
 
-    def retire(self, lane: Lane) -> None:
-        """A host in slow start changes with every outcome of the others': it is read again when it is needed."""
-        if _shared(lane.host).whole < self._per_host:
-            lane.hydrated = False
-        super().retire(lane)
+    def doubt(self, lane: Lane) -> None:
+        """What is known of a lane can't be relied on any more: nothing starts before it was read."""
+        lane.hydrated, lane.stale = False, True
 
     def forget_cold(self) -> None:
         """Of a lane that nothing is sent to here nobody hears how its limit changes, or that its host wants peace."""
@@ -68,9 +66,8 @@ class FleetRoster(Roster):
             self._drop(self._cold.popitem()[1])
 
     def forget_views(self) -> None:
-        """Nothing that is known can be relied on any more: all of it is read again when it is needed."""
         for lane in self.live.values():
-            lane.hydrated, lane.stale = False, True
+            self.doubt(lane)
         self.forget_cold()
 
     def close(self) -> None:

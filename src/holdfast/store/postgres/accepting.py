@@ -13,7 +13,7 @@ from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message, MessageId, Place, Standing
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.postgres import counting, rows, waking
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, beginning, commit_along
 from holdfast.store.postgres.rows import NUMBERS, RETRY, WAITING
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.room import WATERMARK
@@ -62,12 +62,12 @@ def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lane
     results: list[Any] = [look.judge(arrival) for arrival in arrivals]
     chosen = [index for index, result in enumerate(results) if result is None]
     taken = take_keys(connection, _wanted([arrivals[index].operation for index in chosen], terms), terms)
-    for index in chosen:
-        key = arrivals[index].operation.key
-        if (
-            key is not None
-            and taken.get(key.digest, (arrivals[index].message.id, b""))[0] != arrivals[index].message.id
-        ):
+    for index, arrival in enumerate(arrivals):
+        key = arrival.operation.key
+        if key is None or key.digest not in taken or isinstance(results[index], StoreFull):
+            continue
+        # Also one that is a duplicate of another in this group: that may have come second itself.
+        if taken[key.digest][0] != arrival.message.id:
             results[index] = _answer(taken[key.digest], key)
     stored = [index for index in chosen if results[index] is None]
     seats = [seat_of(arrivals[index], look.queues) for index in stored]
@@ -93,17 +93,17 @@ class Look:
         moved = [arrival.message.id for arrival in arrivals if arrival.operation.place is not None]
         offered = sorted({arrival.message.lane for arrival in arrivals if arrival.offered})
         self._is_close = room.is_close(sum(_cost(arrival.message) for arrival in arrivals), terms)
-        with connection.pipeline():
+        with beginning(connection):
             queues = connection.execute(_QUEUES, (offered,)) if offered else None
             uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
             here = connection.execute(HERE, (moved, moved)) if moved else None
-            if self._is_close:
-                hosts = {arrival.message.host for arrival in arrivals}
-                self._held = counting.held(connection, hosts)
-                room.measure(counting.total(connection).bytes)
-            self.queues = {row[0] for row in queues.fetchall()} if queues else set()
-            self._used = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
-            self._here = {row[0] for row in here.fetchall()} if here else set()
+        self.queues = {row[0] for row in queues.fetchall()} if queues else set()
+        self._used = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
+        self._here = {row[0] for row in here.fetchall()} if here else set()
+        if self._is_close:
+            hosts = {arrival.message.host for arrival in arrivals}
+            self._held = counting.held(connection, hosts)
+            room.measure(counting.total(connection).bytes)
 
     def judge(self, arrival: Arrival) -> Any:
         """What keeps a message from being stored: an earlier use of its key, or want of room."""
@@ -250,7 +250,7 @@ def insert(
         if new:
             know_lanes(connection, new, terms)
         if not claimable:
-            connection.commit()
+            commit_along(connection)
     waking.lower(connection, claimable, terms, born=all(arrival.operation.place is None for arrival in arrivals))
 
 

@@ -16,7 +16,7 @@ from holdfast.core.message import Entry, MessageId
 from holdfast.store import records
 from holdfast.store.port import Agenda, Ask, LaneRecord, View
 from holdfast.store.postgres import rows, waking
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, beginning
 from holdfast.store.postgres.judging import host_of
 from holdfast.store.postgres.rows import RETRY, WAITING
 from holdfast.store.postgres.terms import Terms
@@ -78,15 +78,15 @@ def survey(connection: Connection, asks: Sequence[Ask], terms: Terms) -> list[Vi
 
 def _read_lanes(connection: Connection, lanes: Sequence[_Lane], terms: Terms) -> None:
     names = [lane.ask.lane for lane in lanes]
-    with connection.pipeline():
+    with beginning(connection):
         stored = connection.execute(
             """SELECT l.lane, l.host, l.spell, l.record, h.most, h.streak, h.hold_until, h.run
             FROM lanes l LEFT JOIN hosts h ON h.host = l.host WHERE l.lane = ANY(%s)""",
             (names,),
         )
         wakes = connection.execute("SELECT lane, at FROM wakes WHERE lane = ANY(%s)", (names,))
-        found = {row[0]: row[1:] for row in stored.fetchall()}
-        moments = dict(wakes.fetchall())
+    found = {row[0]: row[1:] for row in stored.fetchall()}
+    moments = dict(wakes.fetchall())
     for lane in lanes:
         lane.wake = moments.get(lane.ask.lane)
         if lane.ask.lane not in found:
@@ -117,10 +117,9 @@ def _claim(connection: Connection, lanes: Sequence[_Lane], terms: Terms) -> None
             fresh = connection.execute(_OWN, (terms.number, ask.lane, WAITING, skip, ask.fresh + 1))
             due = connection.execute(_OWN, (terms.number, ask.lane, RETRY, skip, ask.due + 1))
             taken.append((lane, fresh, due))
-        found = [(lane, fresh.fetchall(), due.fetchall()) for lane, fresh, due in taken]
-    for lane, fresh_rows, due_rows in found:
-        lane.fresh, lane.more_fresh = _entries(connection, lane, fresh_rows, lane.ask.fresh, terms)
-        lane.due, lane.more_due = _entries(connection, lane, due_rows, lane.ask.due, terms)
+    for lane, fresh, due in taken:
+        lane.fresh, lane.more_fresh = _entries(connection, lane, fresh.fetchall(), lane.ask.fresh, terms)
+        lane.due, lane.more_due = _entries(connection, lane, due.fetchall(), lane.ask.due, terms)
 
 
 def _entries(

@@ -8,8 +8,8 @@ tables, and CommitFailed.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from select import POLLIN, poll
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from holdfast.store.postgres.schema import SCHEMA
 
 Result = TypeVar("Result")
 Connection = psycopg.Connection[Any]
+Cursor = psycopg.Cursor[Any]
 Work = Callable[[Connection], Result]
 
 CONNECT_WITHIN = 3
@@ -118,8 +119,8 @@ class Line:
             finally:
                 if connection is not self._connection:
                     connection.close()  # Whoever waited for this has given up, and uses another one.
-                elif not connection.closed and connection.info.transaction_status:
-                    connection.rollback()
+                elif not connection.closed:
+                    _tidy(connection)
         except IN_THE_WAY:
             raise
         except _STOOD_STILL:
@@ -141,6 +142,29 @@ class Line:
                 connection.close()
         if self._connection is connection:
             self._connection = None
+
+
+@contextmanager
+def beginning(connection: Connection) -> Iterator[None]:
+    """The first statements of a transaction, in one round trip. The driver would wait for the answer to its BEGIN, and
+    to anything that is fetched before the block ends.
+    """
+    connection.autocommit = True
+    with connection.pipeline():
+        connection.execute("BEGIN", prepare=False)
+        yield
+
+
+def commit_along(connection: Connection) -> None:
+    """Commit with the statements of a pipeline, at its end. The driver's own would be one more round trip."""
+    connection.execute("COMMIT", prepare=False)
+
+
+def _tidy(connection: Connection) -> None:
+    """Undo what was not committed."""
+    if connection.info.transaction_status:
+        connection.rollback()
+    connection.autocommit = False
 
 
 def connect(url: str, name: str) -> Connection:

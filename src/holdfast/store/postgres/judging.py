@@ -14,7 +14,7 @@ from holdfast.core.message import Fault
 from holdfast.store import records
 from holdfast.store.port import LaneRecord, Report
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, Cursor
 from holdfast.store.postgres.terms import Terms
 
 
@@ -28,25 +28,36 @@ class Bench:
     _host_of: dict[str, str] = field(default_factory=dict)
     _before: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+    _locked: tuple[Cursor, Cursor] | None = None
 
     def lock(self, connection: Connection, lanes: dict[str, str]) -> None:
-        """Lock the rows of some lanes and of their hosts. What has no row yet gets one when it is saved."""
+        """Lock the rows of some lanes and of their hosts; `sit` takes them, once the pipeline is over that this may
+        be a part of.
+        """
+        if not lanes:
+            return
         self._host_of.update(lanes)
         names, hosts = sorted(lanes), sorted(set(lanes.values()))
-        with connection.pipeline():
-            locked = connection.execute(
+        self._locked = (
+            connection.execute(
                 "SELECT lane, spell, record FROM lanes WHERE lane = ANY(%s) ORDER BY lane FOR UPDATE", (names,)
-            )
-            limits = connection.execute(
-                """SELECT host, most, streak, hold_until, run FROM hosts WHERE host = ANY(%s) ORDER BY host
-                FOR UPDATE""",
+            ),
+            connection.execute(
+                "SELECT host, most, streak, hold_until, run FROM hosts WHERE host = ANY(%s) ORDER BY host FOR UPDATE",
                 (hosts,),
-            )
-            found = {lane: (spell, record) for lane, spell, record in locked.fetchall()}
-            kept = {row[0]: row[1:] for row in limits.fetchall()}
-        for lane in names:
+            ),
+        )
+
+    def sit(self) -> None:
+        """What has no row yet gets one when it is saved."""
+        if self._locked is None:
+            return
+        lanes, limits = self._locked
+        found = {lane: (spell, record) for lane, spell, record in lanes.fetchall()}
+        kept = {row[0]: row[1:] for row in limits.fetchall()}
+        for lane in sorted(self._host_of):
             self.circuits[lane] = _circuit(*found[lane]) if lane in found else self._new_circuit()
-        for host in hosts:
+        for host in sorted(set(self._host_of.values())):
             most, streak, hold_until, run = kept.get(host, (0, 0, 0, self.terms.run))
             self.hosts[host] = host_of(host, most, streak, hold_until, run, self.terms)
             self._before[host] = (most, streak, hold_until, run)

@@ -1,7 +1,8 @@
 """What the ends of attempts change: one group, one transaction.
 
-An outcome counts only while its message is still this replica's: claimed under the number that it was taken under. A
-replica that was taken for dead can't record anything for a message that has gone to another.
+An outcome counts only while its message is still this replica's: claimed under the number that it was taken under, and
+not tried since. A replica that was taken for dead can't record anything for a message that has gone to another, and a
+group that is written again because nobody heard that it was changes nothing.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
 from holdfast.store.port import Deliver, Fail, Operation, SaveLane, Shelve, Switch, Verb, Verdict
 from holdfast.store.postgres import waking
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, beginning, commit_along
 from holdfast.store.postgres.counting import Counts
 from holdfast.store.postgres.judging import Bench
 from holdfast.store.postgres.rows import DEAD, NUMBERS, REASONS, RETRY, WAITING
@@ -66,14 +67,14 @@ def record(connection: Connection, operations: Sequence[Operation], terms: Terms
         _keep_delivered(connection, group)
         _keep_attempts(connection, group)
         group.counts.write(connection, terms.writer)
-        if lanes:
-            bench.lock(connection, lanes)
+        bench.lock(connection, lanes)
+    bench.sit()
     results = [_judge(operation, group, bench) for operation in operations]
     with connection.pipeline():
         if lanes:
             bench.save(connection)
         if not group.claimable and not bench.changed:
-            connection.commit()
+            commit_along(connection)
     calm = {lane: at for lane, at in group.claimable.items() if lane not in bench.changed}
     waking.lower(connection, calm, terms)
     waking.review(connection, bench.changed, terms)
@@ -86,6 +87,7 @@ def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
     """An operator's word."""
     bench, key = Bench(terms), operation.lane
     bench.lock(connection, {key: operation.host})
+    bench.sit()
     circuit, rules = bench.circuits[key], terms.rules.circuit
     change = None
     if operation.verb is Verb.FREEZE:
@@ -112,8 +114,9 @@ def _is_probed_now(connection: Connection, circuit: Circuit) -> bool:
     return found is not None and found[0] is not None
 
 
-def _fence(entry: Entry, terms: Terms) -> int:
-    return entry.fence or terms.number
+def _claim(entry: Entry, terms: Terms) -> tuple[MessageId, int, int]:
+    """What tells a message's claim from any other one, also of the same replica's."""
+    return entry.message.id, entry.fence or terms.number, entry.place.attempts
 
 
 def _move(connection: Connection, group: _Group) -> None:
@@ -122,16 +125,16 @@ def _move(connection: Connection, group: _Group) -> None:
     delivers: list[Deliver] = group.of(Deliver)
     fails: list[Fail] = group.of(Fail)
     shelved = [message for shelve in group.of(Shelve) for message in shelve.messages]
-    with connection.pipeline():
+    with beginning(connection):
         under_way = [
             connection.execute(query, _columns(values)) if values else None
             for query, values in (
-                (_GONE, [(each.entry.message.id, _fence(each.entry, terms)) for each in delivers]),
+                (_GONE, [_claim(each.entry, terms) for each in delivers]),
                 (_TRIED, [_tried(each, terms) for each in fails]),
                 (_BACK, [(message.id, terms.number) for message in shelved]),
             )
         ]
-        gone, tried, returned = [each.fetchall() if each is not None else [] for each in under_way]
+    gone, tried, returned = [each.fetchall() if each is not None else [] for each in under_way]
     group.mine = {row[0] for row in (*gone, *tried, *returned)}
     for _, lane, standing, due in returned:
         group.frees(lane, due if standing == RETRY else terms.now)
@@ -143,24 +146,23 @@ def _move(connection: Connection, group: _Group) -> None:
         _count_failure(fail, group)
 
 
-_GONE = """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
-    WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
+_GONE = """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[], %s::integer[]) AS v(id, fence, tried)
+    WHERE m.id = v.id AND m.owner = v.fence AND m.attempts = v.tried RETURNING m.id"""
 _BACK = """UPDATE messages m SET owner = NULL, standing = greatest(standing, 1)
     FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
     WHERE m.id = v.id AND m.owner = v.fence AND standing < 3 RETURNING m.id, lane, standing, due"""
 _TRIED = """UPDATE messages m SET standing = v.standing, due = v.due, retry = v.retry, attempts = v.attempts,
         held = v.held, reason = v.reason, owner = NULL
-    FROM unnest(%s::bytea[], %s::bigint[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
+    FROM unnest(%s::bytea[], %s::bigint[], %s::integer[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
         %s::boolean[], %s::smallint[])
-        AS v(id, fence, standing, due, retry, attempts, held, reason)
-    WHERE m.id = v.id AND m.owner = v.fence RETURNING m.id"""
+        AS v(id, fence, tried, standing, due, retry, attempts, held, reason)
+    WHERE m.id = v.id AND m.owner = v.fence AND m.attempts = v.tried RETURNING m.id"""
 
 
 def _tried(fail: Fail, terms: Terms) -> tuple[Any, ...]:
     """A row's new values after a failed attempt. Without a step it stays where it was, for anyone to claim."""
-    message, place, _ = fail.entry
-    attempt, step = fail.attempt, fail.step
-    head = (message.id, _fence(fail.entry, terms))
+    place, attempt, step = fail.entry.place, fail.attempt, fail.step
+    head = _claim(fail.entry, terms)
     if isinstance(step, RetryAt):
         return (*head, RETRY, step.due, step.retry, attempt.number, step.held, None)
     if isinstance(step, Dead):

@@ -20,7 +20,7 @@ from holdfast.core.message import MessageId
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import counting, waking
 from holdfast.store.postgres.claiming import read_lane
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, beginning, commit_along
 from holdfast.store.postgres.rows import RETRY, one
 from holdfast.store.postgres.schema import VERSION
 from holdfast.store.postgres.terms import Terms
@@ -90,7 +90,7 @@ def register(connection: Connection, name: str, delivers: bool, now: int, lease:
 
 def renew(connection: Connection, terms: Terms, lease: int, since: int) -> Beat:
     """Renew the lease; see who else is alive, and which circuits changed after a moment."""
-    with connection.pipeline():
+    with beginning(connection):
         renewed = connection.execute(
             "UPDATE replicas SET lease_until = %s WHERE number = %s RETURNING delivers",
             (terms.now + lease, terms.number),
@@ -105,12 +105,12 @@ def renew(connection: Connection, terms: Terms, lease: int, since: int) -> Beat:
             FROM lanes l LEFT JOIN hosts h ON h.host = l.host WHERE l.changed_at > %s ORDER BY l.changed_at""",
             (since - LOOK_BACK,),
         )
-        connection.commit()
-        mine = renewed.fetchone()
-        numbers = [row[0] for row in alive.fetchall()]
-        began = int.from_bytes(one(run.fetchone()), "big")
-        now = int(one(time.fetchone()))
-        found = changed.fetchall()
+        commit_along(connection)
+    mine = renewed.fetchone()
+    numbers = [row[0] for row in alive.fetchall()]
+    began = int.from_bytes(one(run.fetchone()), "big")
+    now = int(one(time.fetchone()))
+    found = changed.fetchall()
     if mine is None:
         return Beat(None)
     records = []

@@ -54,15 +54,15 @@ def _heads(waiting: int | None, due: int | None, aging: int | None, free: bool |
     return Heads(waiting, due, min(ages, default=None), probe_from)
 
 
-def circuits_of(connection: Connection, lanes: Iterable[str]) -> dict[str, Circuit]:
-    """The circuits of some lanes; one that can't be read counts as none."""
+def circuits_of(connection: Connection, lanes: Iterable[str], terms: Terms) -> dict[str, Circuit]:
+    """The circuits of those of some lanes that have one; one that can't be read starts anew."""
     found = connection.execute("SELECT lane, record FROM lanes WHERE lane = ANY(%s)", (list(lanes),))
     circuits = {}
     for lane, record in found.fetchall():
         try:
             circuits[lane] = records.decode_lane(record).circuit
         except CorruptRecord:
-            continue
+            circuits[lane] = _new_circuit(terms)
     return circuits
 
 
@@ -84,8 +84,8 @@ def lower(connection: Connection, wanted: Mapping[str, int], terms: Terms, *, bo
             ([lane for lane in lanes if lane not in set(early)],),
         )
         unwell = connection.execute("SELECT lane, record FROM lanes WHERE lane = ANY(%s) AND state <> 0", (lanes,))
-        present: dict[str, int] = {**dict(shared.fetchall()), **dict(alone.fetchall())}
-        ill: dict[str, bytes] = dict(unwell.fetchall())
+    present: dict[str, int] = {**dict(shared.fetchall()), **dict(alone.fetchall())}
+    ill: dict[str, bytes] = dict(unwell.fetchall())
     _put(
         connection,
         {lane: at for lane, at in wanted.items() if lane not in ill and present.get(lane, at + 1) > at},
@@ -144,13 +144,10 @@ def review(connection: Connection, lanes: Iterable[str], terms: Terms) -> dict[s
         (terms.now, names),
     )
     connection.execute("SELECT 1 FROM wakes WHERE lane = ANY(%s) ORDER BY lane FOR UPDATE", (names,))
-    circuits = circuits_of(connection, names)
+    circuits = circuits_of(connection, names, terms)
     probing = {lane: lane in circuits and circuits[lane].state is CircuitState.DISABLED for lane in names}
     heads = heads_of(connection, probing)
-    rules = terms.rules
-    moments = {
-        lane: wake_at(circuits.get(lane) or _unknown(terms), heads[lane], rules.circuit, rules.retry) for lane in names
-    }
+    moments = {lane: _moment(circuits.get(lane), heads[lane], terms) for lane in names}
     kept = {lane: at for lane, at in moments.items() if at}
     connection.execute(
         """UPDATE wakes SET at = v.at FROM unnest(%s::text[], %s::bigint[]) AS v(lane, at)
@@ -161,5 +158,13 @@ def review(connection: Connection, lanes: Iterable[str], terms: Terms) -> dict[s
     return heads
 
 
-def _unknown(terms: Terms) -> Circuit:
+def _moment(circuit: Circuit | None, heads: Heads, terms: Terms) -> int:
+    """When a lane needs attention; 0 if only a new message or an operator changes that, or if it is forgotten."""
+    if circuit is None and heads.oldest is None:
+        return 0
+    rules = terms.rules
+    return wake_at(circuit or _new_circuit(terms), heads, rules.circuit, rules.retry)
+
+
+def _new_circuit(terms: Terms) -> Circuit:
     return Circuit(since=terms.now, enabled_at=terms.now)

@@ -1,0 +1,186 @@
+"""`holdfast handoff` as the real executable: a stopped store ends up in a fleet's database, each message once."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cli.conftest import EXECUTABLE, Run
+from contract.builders import EXHAUSTED, Desk, active, attempt, lane
+from harness import PATIENCE, running, until
+from holdfast.core.message import Message
+from holdfast.store.moving import PAGE
+from holdfast.store.port import Accept, Fail
+from holdfast.store.tables import Table
+from ports import refusing_port
+from postgres import PASSWORD, OwnServer
+from store.fleets import ids_in, rows
+from store.populated import Populated, build, populate, put
+
+NOBODY = "postgresql://holdfast:s3cret@127.0.0.1"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Populated:
+    monkeypatch.setenv("HOLDFAST_STORE__PATH", str(tmp_path / "store"))
+    return build(tmp_path / "store")
+
+
+def shown(url: str) -> str:
+    return "postgresql://" + url.partition("@")[2]
+
+
+def test_all_of_it_goes_and_the_second_time_nothing(holdfast: Run, store: Populated, database: str) -> None:
+    first, second = holdfast("handoff", "--to", database), holdfast("handoff", "--to", database)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == f"15 messages moved to {shown(database)}, 2 of them dead; 0 left here\n"
+    assert (second.returncode, second.stdout.split(",")[0]) == (0, f"0 messages moved to {shown(database)}")
+    delivered = {store["delivered"], store["delivered late"]}
+    assert set(ids_in(database)) == {message.id for message in store.by_name.values()} - delivered
+    assert holdfast("fsck").stdout == "the store is clean\n"
+    assert PASSWORD not in first.stdout + second.stdout
+
+
+def test_the_config_may_name_the_database(
+    holdfast: Run, store: Populated, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE__URL", database)
+    done = holdfast("handoff", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"moved": 15, "dead": 2, "already_there": 0, "duplicates": 0, "left": 0}
+
+
+def test_what_can_not_be_read_stays_and_is_told(holdfast: Run, store: Populated, database: str) -> None:
+    put(store, Table.MESSAGES, store["waiting"], b"\xc1")
+    done = holdfast("handoff", "--to", database)
+    assert done.returncode == 1
+    assert done.stdout.endswith("; 1 left here\n")
+    assert done.stderr.startswith(f"holdfast: it can't be read and stays: messages {store['waiting'].hex()}: ")
+    assert len(ids_in(database)) == 14
+
+
+@pytest.mark.parametrize(
+    ("to", "status", "said"),
+    [
+        ("mysql://here", 2, "--to: is not a postgresql:// URL"),
+        (None, 2, "handoff needs --to, or store.url in the config"),
+        (f"{NOBODY}:1/none?unknown=1", 2, "store.url: "),
+        (f"{NOBODY}:{{port}}/none", 1, "postgresql://127.0.0.1:{port}/none: "),
+    ],
+    ids=["another scheme", "nothing", "an unknown option", "nobody there"],
+)
+def test_where_it_can_not_go_nothing_leaves(
+    holdfast: Run, store: Populated, to: str | None, status: int, said: str
+) -> None:
+    port = str(refusing_port())
+    given = [] if to is None else ["--to", to.replace("{port}", port)]
+    done = holdfast("handoff", *given)
+    assert done.returncode == status
+    assert said.replace("{port}", port) in done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+    assert holdfast("export", "-").stdout.count('"kind": "message"') == 15
+
+
+def test_a_wrong_password_is_told_without_it(holdfast: Run, store: Populated, database: str) -> None:
+    done = holdfast("handoff", "--to", database.replace(PASSWORD, "wr0ng"))
+    assert done.returncode == 3
+    assert "password authentication failed" in done.stderr
+    assert "wr0ng" not in done.stdout + done.stderr
+
+
+def test_a_gateway_keeps_its_store(holdfast: Run, tmp_path: Path, database: str) -> None:
+    with running(tmp_path / "store") as gateway:
+        done = holdfast("handoff", "--to", database, env={"HOLDFAST_STORE__PATH": str(tmp_path / "store")})
+        assert done.returncode == 3
+        assert done.stderr == f"holdfast: {tmp_path}/store is in use by process {gateway.process.pid}\n"
+
+
+# -- interrupted -------------------------------------------------------------------------------------------------------
+
+MANY = 14 * PAGE
+HOSTS = ("a:443", "b:443", "c:443")
+
+
+@pytest.fixture
+def crowded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    """A store with many messages, some of them dead."""
+    monkeypatch.setenv("HOLDFAST_STORE__PATH", str(tmp_path / "store"))
+    accepted: list[Message] = []
+
+    async def fill(desk: Desk) -> None:
+        for number in range(MANY):
+            desk.clock.at += number % 2
+            accepted.append(desk.message(HOSTS[number % 3]))
+        await desk.together(*(Accept(message) for message in accepted))
+        dead = (Fail(active(message), attempt(), EXHAUSTED, lane(message.lane)) for message in accepted[:: MANY // 50])
+        await desk.together(*dead)
+
+    populate(tmp_path / "store", fill)
+    return accepted
+
+
+def count_in(url: str) -> int:
+    try:
+        [(number,)] = rows(url, "SELECT count(*) FROM messages")
+    except psycopg.errors.UndefinedTable:
+        return 0
+    return int(str(number))
+
+
+def start(url: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [EXECUTABLE, "handoff", "--to", url, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_killed_ten_times_each_message_is_there_once(
+    holdfast: Run, crowded: list[Message], database: str, measured: Callable[[str], None]
+) -> None:
+    killed = 0
+    for _ in range(10):
+        there = count_in(database)
+        with start(database) as process:
+            until(lambda there=there, process=process: count_in(database) > there or process.poll() is not None)
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+        assert len(ids_in(database)) == len(set(ids_in(database)))
+    assert killed == 10
+    done = holdfast("handoff", "--to", database, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["left"] == told["duplicates"] == 0
+    assert ids_in(database) == sorted(message.id for message in crowded)
+    assert rows(database, "SELECT count(*) FROM messages WHERE standing = 3") == [(len(crowded[:: MANY // 50]),)]
+    measured(f"handoff: of {MANY} messages {told['already_there']} were given twice after the last of ten kills")
+
+
+def test_ctrl_c_ends_it_after_a_page_and_the_next_goes_on(holdfast: Run, crowded: list[Message], database: str) -> None:
+    with start(database) as process:
+        until(lambda: count_in(database))
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+    told = json.loads(out)
+    assert process.returncode == 130
+    assert 0 < told["moved"] == count_in(database) == MANY - told["left"]
+    assert holdfast("handoff", "--to", database).returncode == 0
+    assert ids_in(database) == sorted(message.id for message in crowded)
+
+
+def test_a_database_that_goes_away_in_the_middle_leaves_the_rest_here(
+    holdfast: Run, crowded: list[Message], own_postgres: OwnServer
+) -> None:
+    database = own_postgres.fresh_database()
+    with start(database) as process:
+        until(lambda: count_in(database))
+        own_postgres.stop("immediate")
+        out, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert said.startswith("holdfast: ")
+    assert json.loads(out)["left"] > 0
+    own_postgres.start()
+    assert holdfast("handoff", "--to", database).returncode == 0
+    assert ids_in(database) == sorted(message.id for message in crowded)
