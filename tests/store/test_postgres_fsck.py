@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 
-from contract.builders import MINUTE, NOW, RULES, active, success
+from contract.builders import EVER, NOW, RULES, active, success
 from holdfast.core.message import id_text
 from holdfast.store.fsck import Finding
 from holdfast.store.offline import Maintained, Repaired, open_database
@@ -70,7 +70,7 @@ MENDABLE = {
         Repaired(summaries=1),
     ),
     "a moment is late": (
-        "UPDATE wakes SET at = at + 1 WHERE lane = 'again:443'",
+        "UPDATE wakes SET at = 1::bigint << 60 WHERE lane = 'again:443'",
         [("summary", "again:443")],
         Repaired(summaries=1),
     ),
@@ -129,7 +129,7 @@ async def test_what_nobody_had_is_delivered_after_a_repair(filled: str, original
     repair(filled)
     async with trio.open_nursery() as nursery:
         store = await a_replica(nursery, filled)
-        assert (await store.agenda(NOW + MINUTE, 10, ())).lanes[0] == "again:443"
+        assert "again:443" in (await store.agenda(EVER, 10, ())).lanes
         nursery.cancel_scope.cancel()
 
 

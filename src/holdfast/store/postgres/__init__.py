@@ -16,4 +16,8 @@ sweeping     what changes many messages at once
 showing      what operators are told
 presence     leases, and what replicas tell one another
 store        all of it behind the port
+walking      how a whole store is gone through while a fleet works on it
+exporting    out as JSON lines; importing: in again
+checking     what is wrong, and mending it
+maintenance  these behind the commands
 """

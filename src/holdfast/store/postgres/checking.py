@@ -1,7 +1,8 @@
 """What is wrong with a database, and mending it, while the fleet goes on.
 
 All is compared as it was at one moment: every record is read, messages are counted anew, and each lane's moment is
-compared with its queues. A moment may be early, since whoever looks then finds that out; it must never be late.
+compared with its queues. A moment may be early, since whoever looks then finds that out; one that is still to come must
+not be late.
 
 What is computed can be mended: counts by adding what they are off, which is right whatever was counted since; moments
 by reviewing their lanes. Records that can't be read are told of, and stay.
@@ -28,6 +29,9 @@ from holdfast.store.postgres.walking import PAGE, pages, repeated, snapshot
 from holdfast.store.repair import Repaired
 from holdfast.store.sound import ID, UNREADABLE, check_attempt, check_lane, check_message
 
+SOON = 10_000
+"""Milliseconds: a moment this near is as good as now, by whichever replica's clock."""
+
 _MESSAGES = """SELECT m.id, m.lane, m.standing, m.owner, m.size, m.reason, m.record,
     coalesce(octet_length(m.body), 0), m.owner IS NOT NULL AND r.number IS NULL, l.host, d.id IS NOT NULL
     FROM messages m LEFT JOIN replicas r ON r.number = m.owner LEFT JOIN lanes l ON l.lane = m.lane
@@ -49,6 +53,7 @@ class Audit:
     def __init__(self, connection: Connection, terms: Terms) -> None:
         self._connection = connection
         self._rules = terms.rules
+        self._soon = terms.now
         self.counts = Counts()
         self.lost: list[MessageId] = []
         self.unknown: dict[str, str] = {}
@@ -57,6 +62,7 @@ class Audit:
         self.states: dict[str, tuple[int, bytes]] = {}
 
     def run(self) -> Iterator[Finding]:
+        self._soon = presence.database_time(self._connection) + SOON
         with snapshot(self._connection):
             for query, first, check in (
                 (_MESSAGES, (b"",), self._message),
@@ -126,7 +132,7 @@ class Audit:
             wake = 0
             if lane in circuits:
                 wake = wake_at(circuits[lane], heads[lane], self._rules.circuit, self._rules.retry)
-            if wake and (at is None or at > wake):
+            if wake and (at is None or at > max(wake, self._soon)):
                 self.late.add(lane)
                 yield Finding("summary", lane, "its moment is missing, or later than its circuit and its queue ask for")
 

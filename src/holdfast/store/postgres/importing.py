@@ -104,9 +104,6 @@ def _put_messages(connection: Connection, messages: Sequence[Piece], terms: Term
     only_dead = {arrival.message.lane for arrival in arrivals} - waiting
     seats = [seat_of(arrival, set()) for arrival in arrivals]
     insert(connection, arrivals, seats, [piece.reason for piece in messages], only_dead, terms)
-    # What comes may be older than what is there, and expire sooner.
-    waking.review(connection, waiting, terms)
-    waking.hint(connection, sorted(waiting), terms)
 
 
 def _put_delivered(connection: Connection, coming: Sequence[_Finished]) -> int:
