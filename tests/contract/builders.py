@@ -90,6 +90,11 @@ def success(number: int = 1, *, at: int = NOW) -> Attempt:
     return Attempt(number, Kind.FIRST, at, 20, "192.0.2.1:443", 200)
 
 
+def tried(entry: Entry, attempts: int) -> Entry:
+    """The same after so many attempts that left it where it was."""
+    return entry._replace(place=entry.place._replace(attempts=attempts))
+
+
 def retry_at(retry: int, due: int, *, held: bool = False) -> RetryAt:
     return RetryAt(retry, due, held)
 

@@ -2,7 +2,7 @@
 
 from pytest import mark, raises
 
-from contract.builders import EVER, HOST, MINUTE, NOW, Desk, disabled, frozen, idempotency, ids, lane, retry_at
+from contract.builders import EVER, HOST, MINUTE, NOW, Desk, disabled, frozen, idempotency, ids, lane, retry_at, tried
 from contract.conftest import embedded
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
@@ -133,8 +133,8 @@ async def test_a_broken_message_expires_like_any_other(desk: Desk) -> None:
 
 async def test_a_broken_attempt_does_not_stop_the_next(desk: Desk) -> None:
     entry = await desk.accept()
-    for number in range(1, 4):
-        await desk.fail(entry, None, number=number)
+    for attempts in range(3):
+        await desk.fail(tried(entry, attempts), None)
     desk.spoil_attempt(entry.message.id, 2)
-    await desk.fail(entry, retry_at(1, NOW), number=4)
+    await desk.fail(tried(entry, 3), retry_at(1, NOW))
     assert ids((await desk.look()).due) == ids([entry])

@@ -2,7 +2,7 @@
 
 from pytest import mark, param
 
-from contract.builders import EXHAUSTED, HOST, MINUTE, NOW, Desk, attempt, disabled, ids, lane, retry_at, success
+from contract.builders import EXHAUSTED, HOST, MINUTE, NOW, Desk, attempt, disabled, ids, lane, retry_at, success, tried
 from holdfast.core.message import DeadReason, Entry, Kind, Place, Standing, State
 from holdfast.store.port import Deliver, Fail
 
@@ -113,8 +113,8 @@ async def test_an_exhausted_message_is_a_dead_letter_with_all_its_attempts(desk:
 
 async def test_answers_are_kept_of_the_first_and_the_last_two_attempts(desk: Desk) -> None:
     entry = await desk.accept()
-    for number in range(1, 7):
-        await desk.fail(entry, None, number=number)
+    for attempts in range(6):
+        await desk.fail(tried(entry, attempts), None)
     answers = [made.answer for made in (await desk.story(entry)).attempts]
     assert answers == [b"answer 1", None, None, None, b"answer 5", b"answer 6"]
 
