@@ -67,6 +67,7 @@ SCENARIOS = (
     Scenario("postgres_claim", "a claim of 16 from the backlog", at_most(1.5), partial(fleet.question, name="claim")),
     Scenario("postgres_agenda", "... the agenda", at_most(1.5), partial(fleet.question, name="agenda")),
     Scenario("postgres_status", "... what /status asks", at_most(1.5), partial(fleet.question, name="status")),
+    Scenario("postgres_wal", "WAL of a message, delivered at once", Bound(), fleet.wal),
     Scenario("postgres_disk", "disk of a waiting message, PostgreSQL", Bound(), fleet.disk),
     Scenario("postgres_delivery", "delivery rate, backlog of one host", at_least(0.8), fleet.delivery),
     Scenario("postgres_idle", "CPU idle, backlog of one frozen host", Bound(), fleet.idle_cpu),

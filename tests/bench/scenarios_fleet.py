@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
+from bench.ahead import write_ahead
 from bench.database import Database
 from bench.figures import Figure
 from bench.fill_postgres import fill, questions
@@ -202,6 +203,14 @@ def question(session: Session, name: str) -> Figure:
 def disk(session: Session) -> Figure:
     """With all of its indexes."""
     return Figure("bytes", [_frozen(session, session.backlog).filled / session.backlog])
+
+
+def wal(session: Session) -> Figure:
+    """Of a message that is delivered at once; and of each step."""
+    database = session.databases.new()
+    ahead = write_ahead(database)
+    database.drop()
+    return Figure("bytes", [ahead.accepted + ahead.delivered], beside=ahead._asdict())
 
 
 def delivery(session: Session) -> Figure:
