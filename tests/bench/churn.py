@@ -23,8 +23,8 @@ from holdfast.store.postgres.claiming import CLAIM_DUE, CLAIM_FRESH
 
 MINUTE = 60.0
 SETTLED = 20
-"""The minute by which as much leaves as comes, and every table was vacuumed once: the slowest has 20 dead rows a second,
-and is at 20,000.
+"""The minute by which as much leaves as comes, and every table was vacuumed once; the slowest has 20 dead rows a
+second, and is at 20,000.
 """
 FAIL_EVERY = 10
 CONNECTIONS = 16

@@ -259,6 +259,8 @@ def _drain(session: Session, waiting: int) -> Drain:
 
 
 def _idle(session: Session, database: Database) -> float:
+    """What the load before it left is cleared away first."""
+    database.do("VACUUM")
     bell, seconds = threading.Event(), session.seconds * 2
     with fleet(session.stores.new("fleet"), database, 1) as system:
         bell.wait(SETTLE)
