@@ -22,8 +22,10 @@ from bench.systems import Holdfast, fleet
 from holdfast.store.postgres.claiming import CLAIM_DUE, CLAIM_FRESH
 
 MINUTE = 60.0
-SETTLED = 5
-"""The minute after which as much leaves as comes: retention and the grace after a start are over."""
+SETTLED = 20
+"""The minute by which as much leaves as comes, and every table was vacuumed once; the slowest has 20 dead rows a
+second, and is at 20,000.
+"""
 FAIL_EVERY = 10
 CONNECTIONS = 16
 CLAIMED = 16

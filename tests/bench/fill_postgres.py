@@ -35,7 +35,7 @@ _COPIES = """INSERT INTO messages (id, lane, standing, born, due, retry, attempt
 def fill(url: str, count: int, host: str, state: CircuitState) -> None:
     """`count` messages, accepted a millisecond after one another, for a host whose circuit is in `state`."""
     make_contact(url)
-    terms = _terms()
+    terms = terms_of_now()
     one = message(bytes(16), host, terms.now - count)
     record, body = rows.encode(one)
     circuit = lane(host, state, settings(Path()), terms.now).circuit
@@ -58,7 +58,7 @@ def fill(url: str, count: int, host: str, state: CircuitState) -> None:
         connection.execute("VACUUM (ANALYZE) lanes")
 
 
-def _terms() -> Terms:
+def terms_of_now() -> Terms:
     config, now = settings(Path()), BootClock().now()
     return Terms(store_rules(config, now), 0, 0, now, now, False, config.store.max_size)
 
@@ -67,7 +67,7 @@ def questions(url: str, host: str) -> Mapping[str, float]:
     """Seconds, medians: a claim of the host's next messages, the agenda, and what `/status` asks; without the fsync of
     a commit.
     """
-    terms = _terms()
+    terms = terms_of_now()
     with connect(url, "questions") as connection:
         connection.execute("SET synchronous_commit TO off")
         connection.commit()

@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
+from bench.ahead import write_ahead
 from bench.database import Database
 from bench.figures import Figure
 from bench.fill_postgres import fill, questions
@@ -204,6 +205,14 @@ def disk(session: Session) -> Figure:
     return Figure("bytes", [_frozen(session, session.backlog).filled / session.backlog])
 
 
+def wal(session: Session) -> Figure:
+    """Of a message that is delivered at once; and of each step."""
+    database = session.databases.new()
+    ahead = write_ahead(database)
+    database.drop()
+    return Figure("bytes", [ahead.accepted + ahead.delivered], beside=ahead._asdict())
+
+
 def delivery(session: Session) -> Figure:
     """The backlog itself is delivered, or as much of it as goes in a minute."""
     some = min(SOME, session.backlog // 4)
@@ -250,6 +259,8 @@ def _drain(session: Session, waiting: int) -> Drain:
 
 
 def _idle(session: Session, database: Database) -> float:
+    """What the load before it left is cleared away first."""
+    database.do("VACUUM")
     bell, seconds = threading.Event(), session.seconds * 2
     with fleet(session.stores.new("fleet"), database, 1) as system:
         bell.wait(SETTLE)
