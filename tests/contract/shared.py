@@ -1,7 +1,7 @@
 """A desk at a store that replicas share: a replica on a database, alone there unless a test opens another."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -99,9 +99,14 @@ class SharedDesk(Desk):
         """New messages and all else go by ways of their own: in order only if one waits for the other."""
         results: list[Any] = []
         for _, some in groupby(operations, lambda operation: isinstance(operation, Accept)):
-            results += await super().together(*some)
+            results += await super().together(*[await self._with_claim(operation) for operation in some])
         self._forget_taken(operations)
         return results
+
+    async def _with_claim(self, operation: Operation) -> Operation:
+        if isinstance(operation, (Deliver, Fail)):
+            return replace(operation, entry=await self.take(operation.entry))
+        return operation
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -132,6 +132,11 @@ async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place) -> None:
     assert [made.number for made in (await desk.story(message)).attempts] == [place.attempts + 1]
 
 
+async def test_a_new_one_does_not_overtake_it(desk: Desk) -> None:
+    results = await desk.together(handed(foreign()), Accept(desk.message()))
+    assert results == [Accepted(active=False), Accepted(active=False)]
+
+
 async def test_the_same_one_again_is_the_first(desk: Desk) -> None:
     message = foreign()
     results = await desk.together(handed(message), handed(message), handed(message, body="other"))

@@ -85,14 +85,9 @@ class Beside(Pair):
         fenced, self.fenced = self.fenced, []
         for operation in fenced:
             await self.shared.ledger.perform(operation)
-        shared = await self.shared.together(*[await self._taken(operation) for operation in wanted])
+        shared = await self.shared.together(*wanted)
         assert [_alike(result) for result in shared] == [_alike(result) for result in embedded]
         return embedded
-
-    async def _taken(self, operation: Operation) -> Operation:
-        if isinstance(operation, (Deliver, Fail)):
-            return replace(operation, entry=await self.shared.take(operation.entry))
-        return operation
 
     def check_twin(self, tables: Tables) -> None:
         kept = self.shared.kept()

@@ -193,14 +193,14 @@ def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
 def seat_of(arrival: Arrival, queues: set[str]) -> Place:
     """Where a new message stands."""
     message, place = arrival.message, arrival.operation.place
-    if place is not None:
-        return place._replace(standing=Standing.WAITING) if place.standing is Standing.ACTIVE else place
-    if message.born > message.accepted_at:
+    if place is not None and place.standing not in (Standing.ACTIVE, Standing.WAITING):
+        return place
+    if place is None and message.born > message.accepted_at:
         return Place(Standing.RETRY, message.born, message.born, held=True)
-    if not arrival.offered or message.lane in queues:
-        queues.add(message.lane)
-        return Place(Standing.WAITING, message.born)
-    return Place(Standing.ACTIVE, message.born)
+    if place is None and arrival.offered and message.lane not in queues:
+        return Place(Standing.ACTIVE, message.born)
+    queues.add(message.lane)
+    return Place(Standing.WAITING, message.born) if place is None else place._replace(standing=Standing.WAITING)
 
 
 def insert(
