@@ -164,6 +164,7 @@ async def test_no_more_is_taken_at_once_than_can_start_soon(database: str, autoj
     it.scripts[HOST] = slow(1)
     async with it.running(1) as [alone]:
         await alone.accept_many(300)
+        await settle()
         with psycopg.connect(database) as connection:
             row = connection.execute("SELECT count(*) FROM holdfast.messages WHERE standing = 0").fetchone()
         assert row is not None
