@@ -144,7 +144,7 @@ async def test_what_waits_for_one_host_does_not_hold_up_another(database: str, a
 async def test_a_part_of_a_limit_that_is_gone_gives_back_what_was_claimed_by_it(
     database: str, autojump_clock: object
 ) -> None:
-    it = fleet(database, delivery={"per_host": 4}, circuit=NO_TRIPS)
+    it = fleet(database, circuit=NO_TRIPS)
     it.scripts[HOST] = slow(0.5)
     async with it.running(2) as replicas:
         await replicas[0].dispatcher.freeze(HOST, HOST)
