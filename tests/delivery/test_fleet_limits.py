@@ -144,7 +144,7 @@ async def test_what_waits_for_one_host_does_not_hold_up_another(database: str, a
 async def test_a_part_of_a_limit_that_is_gone_gives_back_what_was_claimed_by_it(
     database: str, autojump_clock: object
 ) -> None:
-    it = fleet(database, delivery={"per_host": 4}, circuit=NO_TRIPS)
+    it = fleet(database, circuit=NO_TRIPS)
     it.scripts[HOST] = slow(0.5)
     async with it.running(2) as replicas:
         await replicas[0].dispatcher.freeze(HOST, HOST)
@@ -164,6 +164,7 @@ async def test_no_more_is_taken_at_once_than_can_start_soon(database: str, autoj
     it.scripts[HOST] = slow(1)
     async with it.running(1) as [alone]:
         await alone.accept_many(300)
+        await settle()
         with psycopg.connect(database) as connection:
             row = connection.execute("SELECT count(*) FROM holdfast.messages WHERE standing = 0").fetchone()
         assert row is not None
