@@ -74,10 +74,10 @@ class Beside(Pair):
                 operation.skip = frozenset(self.active) | met
         return wanted
 
-    def _late(self, _: list[Entry], pick: int, step: str) -> Operation | None:
+    def _late(self, within_reach: list[Entry], pick: int, step: str) -> Operation | None:
         """An outcome of a replica that was taken for dead: there is nothing like it in one process."""
-        if self.seen:
-            self.fenced.append(self._end(self.seen[pick % len(self.seen)]._replace(fence=NOBODY), step))
+        if within_reach:
+            self.fenced.append(self._end(within_reach[pick % len(within_reach)]._replace(fence=NOBODY), step))
         return None
 
     async def perform(self, wanted: list[Operation]) -> list[Any]:
