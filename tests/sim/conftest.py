@@ -4,8 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from sim.on_postgres import PostgresWorld, WatchedDatabase
+from sim.stores import POSTGRES, stores_of
+from sim.world import Maker
+
 LONGEST_TEST = 60
-"""Real seconds. Virtual time stands still while something spins: such a test would never end."""
+"""Seconds of CPU. Virtual time stands still while something spins: such a test would never end."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +25,22 @@ def no_spinning() -> Iterator[None]:
     def give_up(*_: object) -> None:
         raise AssertionError("virtual time stands still")
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(LONGEST_TEST)
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST)
     yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" in metafunc.fixturenames:
+        metafunc.parametrize("store", stores_of(metafunc.function), indirect=True)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The store that the test's worlds are on."""
+    if request.param == POSTGRES:
+        url = request.getfixturevalue("database")
+        monkeypatch.setattr(Maker, "make", lambda config: PostgresWorld(config, WatchedDatabase(url)))
+    return request.param

@@ -5,6 +5,7 @@ import trio
 
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import DeadReason, Kind, State
+from sim.stores import on_each_store
 from sim.world import (
     DAY,
     HOST,
@@ -20,6 +21,8 @@ from sim.world import (
     until,
     world,
 )
+
+pytestmark = on_each_store
 
 FREEZES_AT_3 = {"min_attempts": 0, "disable_after": 0, "freeze_at": 3}
 

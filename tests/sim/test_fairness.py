@@ -4,7 +4,10 @@ import pytest
 import trio
 
 from holdfast.core.message import Kind, State
+from sim.stores import long_on_postgres, on_each_store
 from sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
+
+pytestmark = on_each_store
 
 HEALTHY = "healthy.test:80"
 
@@ -181,7 +184,7 @@ async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_s
     async with it.gateway():
         ids = await it.accept_many(1_000, delay=10)
         await it.sleep_to(20)
-        lane = it.dispatcher.lane_of(HOST)
+        lane = it.roster.find(HOST)
         assert lane is not None and len(lane.known) < 200
         await it.sleep_to(1_100)
         assert await it.states(ids) == {State.DELIVERED: 1_000}
@@ -195,4 +198,4 @@ async def test_a_host_that_failed_for_long_is_not_looked_at_in_between(autojump_
     async with it.gateway():
         await it.accept()
         await it.sleep_to(SPAN + 1)
-    assert it.engine.reads < 12 * 6
+    assert it.engine.reads < 12 * 6 + it.looks(SPAN)

@@ -2,7 +2,10 @@
 
 import trio
 
+from sim.stores import on_each_store
 from sim.world import HOST, asks_for, slow, until, world
+
+pytestmark = on_each_store
 
 
 async def test_everyone_who_waits_hears_when_nothing_is_due_or_in_flight(autojump_clock: object) -> None:

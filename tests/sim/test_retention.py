@@ -4,7 +4,10 @@ import pytest
 import trio
 
 from holdfast.core.message import State
+from sim.stores import on_each_store
 from sim.world import DAY, HOST, HOUR, World, raw_id, world
+
+pytestmark = on_each_store
 
 
 async def is_there(it: World, id: str) -> bool:

@@ -2,15 +2,19 @@
 
 import trio
 
+from sim.stores import embedded_only, on_each_store
 from sim.world import HOST, world
+
+pytestmark = on_each_store
 
 SIZE = 200_000
 OTHER = "b.test:80"
 
 
+@embedded_only("on PostgreSQL neither takes part of `store.max_size`")
 async def test_delivered_records_and_keys_leave_early_even_in_the_first_minutes(autojump_clock: object) -> None:
     it = world(store={"host_share": 1.0})
-    it.engine._max_size = SIZE
+    it.engine.max_size = SIZE
     async with it.gateway():
         for number in range(1_500):
             await it.accept(key=number.to_bytes(16, "big"))
@@ -25,7 +29,7 @@ async def test_delivered_records_and_keys_leave_early_even_in_the_first_minutes(
 
 async def test_a_store_full_of_what_waits_heals_without_anyone_asking(autojump_clock: object) -> None:
     it = world(store={"host_share": 1.0}, delivery={"per_host": 1}, circuit={"min_attempts": 100_000})
-    it.engine._max_size = SIZE
+    it.engine.max_size = SIZE
     it.scripts[HOST] = it.scripts[OTHER] = 500
     async with it.gateway():
         ids = await it.accept_for([HOST, HOST, OTHER, OTHER], body=bytes(46_000))

@@ -98,6 +98,14 @@ class WatchedEngine(MemoryEngine):
         super().__init__(max_size)
         self.reads = 0
 
+    @property
+    def max_size(self) -> int:
+        return self._max_size
+
+    @max_size.setter
+    def max_size(self, size: int) -> None:
+        self._max_size = size
+
     def read(self) -> Session:
         self.reads += 1
         return super().read()
@@ -116,6 +124,9 @@ class World:
     clock: TrioClock = field(default_factory=lambda: TrioClock(START))
     chance: Callable[[], float] = lambda: 0.5
     ledger_type: ClassVar[type[Ledger]] = Ledger
+    shared: ClassVar[bool] = False
+    takeover: ClassVar[float] = 0.0
+    """Seconds after a start in which what a gateway that crashed had in memory is not sent again yet."""
 
     # -- the gateway -------------------------------------------------------------------------------------------------
 
@@ -138,13 +149,18 @@ class World:
     def compose(self) -> None:
         """Put a gateway together that has not begun to run."""
         self.started_at = self.clock.now()
-        self.ledger = self.ledger_type(self.engine, self.store_rules(), self.clock, lambda bits: 0)
-        self.ledger.open()
+        self.ledger = self.make_store()
         self.news, self.tally = News(self.clock), Tally()
         self.delivery = Delivery(
-            self.config, self.ledger, self, self.clock, self.chance, self.started_at, self.news, self.tally
+            *(self.config, self.ledger, self, self.clock, self.chance, self.started_at, self.news, self.tally),
+            shared=self.shared,
         )
         self.dispatcher = self.delivery.dispatcher
+
+    def make_store(self) -> Ledger:
+        ledger = self.ledger_type(self.engine, self.store_rules(), self.clock, lambda bits: 0)
+        ledger.open()
+        return ledger
 
     def store_rules(self) -> StoreRules:
         return StoreRules(
@@ -258,6 +274,10 @@ class World:
     def roster(self) -> Roster:
         return self.delivery._roster
 
+    def looks(self, seconds: float) -> int:
+        """How often a gateway with nothing to do looks whether there is something, in so much time."""
+        return 0
+
     async def story(self, id: str) -> Story:
         story = await self.ledger.story(raw_id(id))
         assert story is not None
@@ -289,8 +309,14 @@ class World:
         return ids
 
 
+class Maker:
+    """Makes the worlds of a test, on the store that it is run with."""
+
+    make: Callable[[Config], World] = World
+
+
 def world(**sections: dict[str, Any]) -> World:
-    return World(build(sections))
+    return Maker.make(build(sections))
 
 
 async def settle() -> None:
