@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import trio
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.clock import TrioClock
 from holdfast.core.errors import StoreAway, StoreError
@@ -66,17 +66,23 @@ class StepsClock(TrioClock):
 
 
 class Locks:
-    """Asks the server whether a statement waits for another transaction, and counts what it had to break up."""
+    """Knows from the server which statements wait for another transaction. They are asked again whenever somebody has
+    taken a step: real time plays no part in it.
+    """
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
-        self.waits = 0
+        self._waiting = trio.lowlevel.ParkingLot()
 
     def hold_up(self, process: int) -> bool:
         row = self._connection.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", (process,)).fetchone()
-        assert row is not None
-        self.waits += row[0]
-        return bool(row[0])
+        return row is not None and bool(row[0])
+
+    def moved(self) -> None:
+        self._waiting.unpark_all()
+
+    async def wait(self) -> None:
+        await self._waiting.park()
 
     def close(self) -> None:
         self._connection.close()
@@ -254,8 +260,9 @@ class FleetLine(Line):
     async def _in_steps(self, steps: Steps, ends: float = inf) -> Any:
         while not steps.over:
             if not steps.advance(self._locks.hold_up):
-                await trio.sleep(0.001)
+                await self._locks.wait()
                 continue
+            self._locks.moved()
             await self._rest()
             if trio.current_time() > ends and not steps.over:
                 self._give_up(steps)
@@ -297,6 +304,11 @@ class FleetLine(Line):
         return result
 
     def _hang_up(self) -> None:
-        """What was not committed is undone."""
-        if self._connection is not None:
-            self._connection.close()
+        """What was not committed is undone: here and now, so that whoever waits for it goes on."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        if connection.info.pipeline_status == PipelineStatus.OFF:
+            connection.rollback()
+        connection.close()
+        self._locks.moved()

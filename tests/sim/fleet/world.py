@@ -28,6 +28,8 @@ from sim.receivers import Receiver
 from sim.witness import short
 from sim.world import START, Request
 
+ANSWERED_WITHIN = 45.0
+"""Seconds after which whoever asked something must have heard, stops and outages included."""
 LONGEST = 300.0
 """Seconds after which nothing may be left behind once everything is well."""
 
@@ -161,13 +163,18 @@ class FleetWorld:
         """One POST, and what its answer promises. After a 503 it may have been stored."""
         witness = self.witness
         request = HttpRequest("POST", sent.target, list(sent.headers), sent.body, INGEST)
+        answer = b""
         try:
-            answer = bytes(await replica.ingest(request))
+            with trio.move_on_after(ANSWERED_WITHIN):
+                answer = bytes(await replica.ingest(request))
         except Problem as problem:
             witness.note(f"{replica.name} refused {problem.status}")
             witness.check(problem.status in (503, 507), f"refused: {problem}")
             return
         if replica.plight.killed:
+            return
+        witness.check(answer, f"{replica.name} never answered an app")
+        if not answer:
             return
         head = answer.partition(b"\r\n\r\n")[0].decode().split("\r\n")
         id = next(line.partition(": ")[2] for line in head if line.startswith("holdfast-message-id"))
@@ -198,17 +205,17 @@ class FleetWorld:
         )
         nursery.start_soon(self.call, self._any(), call, body)
 
-    async def call(self, replica: Replica, call: str, body: dict[str, Any]) -> int:
+    async def call(self, replica: Replica, call: str, body: dict[str, Any]) -> None:
         method, _, target = call.partition(" ")
         content = json.dumps(body).encode() if body else b""
         self.witness.note(f"operator at {replica.name}: {call} {body}")
         try:
-            answer = await replica.control(HttpRequest(method, target.encode(), [], content, "control.sock"))
-        except Problem as problem:
-            return problem.status
-        except StoreError:
-            return 503
-        return answer.status
+            with trio.move_on_after(ANSWERED_WITHIN) as scope:
+                await replica.control(HttpRequest(method, target.encode(), [], content, "control.sock"))
+            is_late = scope.cancelled_caught and not replica.plight.killed
+            self.witness.check(not is_late, f"{replica.name} never answered an operator: {call}")
+        except (Problem, StoreError) as refusal:
+            self.witness.note(f"{replica.name} refused an operator: {refusal}")
 
     # -- what befalls the replicas ------------------------------------------------------------------------------------
 
