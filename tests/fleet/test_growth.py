@@ -1,4 +1,4 @@
-"""What others cost does not grow with a frozen host's backlog: as the database itself counts it, in blocks and scans."""
+"""What others cost does not grow with a frozen host's backlog: as the database counts it, in blocks and scans."""
 
 from collections.abc import Callable
 from pathlib import Path

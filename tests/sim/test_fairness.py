@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from holdfast.core.message import Kind, State
-from sim.stores import long_on_postgres, on_each_store
+from sim.stores import on_each_store
 from sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
 
 pytestmark = on_each_store

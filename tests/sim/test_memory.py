@@ -3,7 +3,7 @@
 import trio
 
 from holdfast.core.circuit import CircuitState
-from sim.stores import long_on_postgres, on_each_store
+from sim.stores import on_each_store
 from sim.world import DAY, HOST, HOUR, TRIPS_AT_3, World, slow, world
 
 pytestmark = on_each_store
