@@ -41,8 +41,10 @@ def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None
     event(_logger, logging.INFO, "start", version=__version__, store=opened.place, **role)
     if opened.clock.behind:
         event(_logger, logging.WARNING, "clock_behind", seconds=opened.clock.behind / 1000)
-    if config.store.url is not None and (config.store.path / "data.mdb").exists() and not config.store.spool:
-        detail = "nothing of the embedded store in store.path is delivered while store.url is set"
+    if config.store.url is not None and (config.store.path / "data.mdb").exists() and opened.spool is None:
+        detail = (
+            "nothing of the embedded store in store.path is delivered while store.url is set; holdfast handoff moves it"
+        )
         event(_logger, logging.WARNING, "store_left_behind", path=str(config.store.path), detail=detail)
     tell_oddities(config, credentials)
 

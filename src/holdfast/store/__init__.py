@@ -5,7 +5,8 @@ records.py  how things look on disk, byte by byte
 tables.py   which tables there are, and what a transaction on them can do
 writes.py   what each operation does to the tables
 keys.py     idempotency keys and their epochs
-handing.py  messages that go from one store to another
+handing.py  messages that go from one store to another; moving.py takes all of them to one that replicas share
+spool.py    where new messages go while that one is away
 room.py     the watermark; shares.py what each host holds
 migration.py  a store of an older version becomes one of this
 reads.py    what is asked of the tables

@@ -7,7 +7,7 @@ contact      the first word with a database, at a start
 rows         how messages, places and lanes look in the tables
 counting     how much waits, is dead, and is held by whom
 waking       when a lane needs attention next
-accepting    new messages
+accepting    new messages; taking: those of a machine's own store
 judging      what outcomes do to circuits and hosts
 outcomes     what the ends of attempts change
 claiming     which messages this replica takes
