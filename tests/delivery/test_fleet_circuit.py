@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import psycopg
 import trio
 
 from delivery.fleet import BEAT, Fleet, Replica, fleet
@@ -190,3 +191,14 @@ async def test_a_probe_that_could_not_start_is_given_back_when_its_circuit_is_en
         await it.until(lambda: alone.tally.delivered == len(ids), 60)
         assert alone.tally.fenced == 0
         assert Counter(alone.ids()) == Counter(ids * 2)
+
+
+async def test_what_comes_for_a_frozen_host_is_not_taken_at_once(database: str, autojump_clock: object) -> None:
+    it = fleet(database)
+    async with it.running(1) as [alone]:
+        await alone.dispatcher.freeze(HOST, HOST)
+        await trio.sleep(3.5 * BEAT)
+        await alone.accept_many(20)
+        with psycopg.connect(database) as connection:
+            standings = connection.execute("SELECT standing, count(*) FROM holdfast.messages GROUP BY 1").fetchall()
+        assert standings == [(1, 20)]

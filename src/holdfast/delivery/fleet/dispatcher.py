@@ -90,6 +90,7 @@ class FleetDispatcher(Dispatcher):
         """
         lane = self._roster.find(record.key)
         if lane is not None and lane.hydrated and lane.circuit.spell != record.circuit.spell:
+            self._give_back_probe(lane)
             self._roster.doubt(lane)
             self.revive(record.key, record.host)
 
@@ -205,12 +206,14 @@ class FleetDispatcher(Dispatcher):
             start.lane.stale = True  # a read that passes it over may just be claiming it again
 
     def _take_over(self, lane: Lane, record: LaneRecord) -> None:
-        """What is in memory by an earlier word of the store's has to fit the present one."""
-        spell = lane.circuit.spell
+        """What is in memory by an earlier word of the store's has to fit the present one; mostly it does."""
+        spell, limit = lane.circuit.spell, lane.host.limit
         self._roster.adopt(lane, record)
         if lane.circuit.spell != spell:
             lane.stale = True
             self._give_back_probe(lane)
+        elif lane.hydrated and lane.host.limit == limit:
+            return
         host = lane.host
         self._review_shares([lane, *host.ready[Kind.FIRST], *host.ready[Kind.RETRY]])
 
@@ -226,7 +229,9 @@ class FleetDispatcher(Dispatcher):
 
     def _sort_out(self, lane: Lane) -> None:
         """What has no chance to start here is others' to send."""
-        self._give_back(lane, self._empty(lane, stranded(lane)))
+        queues = stranded(lane)
+        if queues:
+            self._give_back(lane, self._empty(lane, queues))
 
     def _seat(self, lane: Lane, now: int) -> None:
         if lane.hydrated and lane.circuit.state is not CircuitState.DISABLED:

@@ -61,14 +61,20 @@ class FleetRoster(Roster):
         lane.hydrated, lane.stale = False, True
 
     def forget_cold(self) -> None:
-        """Of a lane that nothing is sent to here nobody hears how its limit changes, or that its host wants peace."""
-        while self._cold:
-            self._drop(self._cold.popitem()[1])
+        """Of a lane that nothing is sent to here nobody hears how its limit changes, or that its host wants peace. That
+        one which lets nothing through is enabled again everyone is told.
+        """
+        self._drop_cold([lane for lane in self._cold.values() if lane.enabled])
 
     def forget_views(self) -> None:
         for lane in self.live.values():
             self.doubt(lane)
-        self.forget_cold()
+        self._drop_cold(list(self._cold.values()))
+
+    def _drop_cold(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            del self._cold[lane.key]
+            self._drop(lane)
 
     def close(self) -> None:
         """At shutdown: what was claimed and has not started is for others to send."""
