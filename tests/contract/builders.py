@@ -1,6 +1,6 @@
 """Short ways to drive a store: a Desk is a Ledger that runs, on an engine that outlives it as a disk does.
 
-What tests look for on disk they ask the desk for, in words that any engine can answer.
+What tests look for on disk they ask the desk for, in words that any engine can answer: see inside.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,8 @@ from typing import Any
 
 import trio
 
-from contract import consistency
+from contract.inside import Inside
+from contract.inside import dump as dump
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.lane import Host, Lane
@@ -33,8 +34,7 @@ from holdfast.store.port import (
     Story,
     View,
 )
-from holdfast.store.records import numbered
-from holdfast.store.tables import META_EPOCH, Engine, Table
+from holdfast.store.tables import Engine
 from holdfast.store.work import StoreRules
 
 SECOND = 1_000
@@ -49,7 +49,6 @@ HOST = "h:443"
 RULES = StoreRules(circuit=CircuitRules(), retry=RetryRules(), idempotency=EPOCH, host_share=0.5, per_host=16, run=NOW)
 EXPIRE_AFTER = RULES.retry.expire_after
 EXHAUSTED = Dead(DeadReason.EXHAUSTED)
-GARBAGE = b"\xc1garbage"
 
 
 @dataclass
@@ -111,14 +110,8 @@ def ids(entries: Iterable[Entry]) -> list[MessageId]:
     return [entry.message.id for entry in entries]
 
 
-def dump(engine: Engine) -> dict[Table, list[tuple[bytes, bytes]]]:
-    """Every table as it is on disk."""
-    with engine.read() as transaction:
-        return {table: list(transaction.scan(table)) for table in Table}
-
-
 @dataclass
-class Desk:
+class Desk(Inside):
     """A running ledger. What was accepted by it is remembered in `messages`, in the order of acceptance."""
 
     nursery: trio.Nursery
@@ -298,53 +291,6 @@ class Desk:
     async def first_wake(self) -> int | None:
         """When the first lane of all needs attention."""
         return (await self.ledger.agenda(0, 100, ())).next
-
-    # -- what is on disk -----------------------------------------------------------------------------------------------
-
-    def undelivered(self) -> list[MessageId]:
-        return [id for id, _ in dump(self.engine)[Table.MESSAGES]]
-
-    def kept(self) -> dict[Any, Any]:
-        """All that is known of messages, to be compared; lanes may be written at any time."""
-        return {table: rows for table, rows in dump(self.engine).items() if table not in (Table.LANES, Table.META)}
-
-    def traces(self, id: MessageId) -> list[str]:
-        """The tables that know of a message; the last id of all is remembered in any case."""
-        tables = dump(self.engine)
-        del tables[Table.META]
-        return [table.name for table, rows in tables.items() if any(id in key or id in value for key, value in rows)]
-
-    def keys(self) -> int:
-        """Idempotency keys, and whatever is kept for their sake."""
-        tables = dump(self.engine)
-        return len(tables[Table.KEYS]) + sum(key.startswith(META_EPOCH) for key, _ in tables[Table.META])
-
-    def check(self) -> None:
-        """Whatever can be told in two ways is told the same."""
-        consistency.check(dump(self.engine), self.rules)
-
-    def check_shares(self) -> None:
-        consistency.check_shares(dump(self.engine))
-
-    def spoil(self, table: Table, key: bytes, value: bytes = GARBAGE) -> None:
-        with (writing := self.engine.write()) as transaction:
-            transaction.put(table, key, value)
-            writing.commit()
-
-    def spoil_message(self, id: MessageId, value: bytes = GARBAGE) -> None:
-        self.spoil(Table.MESSAGES, id, value)
-
-    def spoil_lane(self, key: str) -> None:
-        self.spoil(Table.LANES, key.encode())
-
-    def spoil_attempt(self, id: MessageId, number: int) -> None:
-        self.spoil(Table.ATTEMPTS, numbered(id, number))
-
-    def cut_body(self, id: MessageId) -> None:
-        """A part of a larger body is lost."""
-        with (writing := self.engine.write()) as transaction:
-            transaction.delete(Table.BODIES, numbered(id, 1))
-            writing.commit()
 
 
 def engine_maker(kind: str, folder: Path, max_size: int = 1 << 30) -> Callable[[], Engine]:

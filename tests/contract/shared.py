@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 
 from contract import consistency_postgres as consistency
-from contract.builders import GARBAGE, HOST, Desk
+from contract.builders import HOST, Desk
+from contract.inside import GARBAGE
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Entry, MessageId
