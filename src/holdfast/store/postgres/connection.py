@@ -54,6 +54,20 @@ _DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
 _logger = logging.getLogger("holdfast.store")
 
 
+class _Place:
+    """Where a line's connection is, and who may use it. Whoever was given up keeps the one that he has."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.turn = trio.CapacityLimiter(1)
+
+    def drop(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+
 class Line:
     """`threaded` False does everything on the loop: for virtual time, where no thread may run. `listens`: what the
     server says unasked is waited for.
@@ -64,8 +78,7 @@ class Line:
         self._name = name
         self._threaded = threaded
         self._listens = listens
-        self._connection: Connection | None = None
-        self._turn = trio.CapacityLimiter(1)
+        self._place = _Place()
 
     async def run(self, work: Work[Result], *, within: float | None = None) -> Result:
         """Do something in one transaction that `work` commits, or that is undone.
@@ -73,75 +86,61 @@ class Line:
         After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew.
         """
         await trio.lowlevel.checkpoint()  # Whoever calls it over and over can be cancelled here alone.
+        place = self._place
         if not self._threaded:
-            return self._attempt(work)
+            return self._attempt(place, work)
         with trio.CancelScope(shield=within is None, deadline=_deadline(within)) as scope:
             return await trio.to_thread.run_sync(
-                self._attempt, work, limiter=self._turn, abandon_on_cancel=within is not None
+                self._attempt, place, work, limiter=place.turn, abandon_on_cancel=within is not None
             )
         if scope.cancelled_caught:
-            self._abandon()
+            self._place = _Place()  # Its thread still waits for an answer, and ends by its own time-outs.
         raise StoreAway(f"the database did not answer within {within:.0f} s")
 
-    def open(self) -> Connection:
-        """The connection, made if there is none, or if the server has hung up on the one there was."""
-        if self._connection is not None and _is_over(self._connection, self._listens):
-            self.close()
-        if self._connection is None:
-            self._connection = connect(self._url, self._name)
-        return self._connection
-
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(psycopg.Error):
-                connection.close()
+        self._place.drop()
 
-    def _abandon(self) -> None:
-        """Its thread still waits for an answer, and ends by its own time-outs."""
-        self._connection = None
-        self._turn = trio.CapacityLimiter(1)
-
-    def _attempt(self, work: Work[Result]) -> Result:
+    def _attempt(self, place: _Place, work: Work[Result]) -> Result:
         for _ in range(TRIES):
             try:
-                return self._once(work)
+                return self._once(place, work)
             except (*IN_THE_WAY, *_STOOD_STILL):
-                continue
+                if place is not self._place:
+                    break
         raise StoreAway("the database's transactions are in each other's way")
 
-    def _once(self, work: Work[Result]) -> Result:
-        connection: Connection | None = None
+    def _once(self, place: _Place, work: Work[Result]) -> Result:
         try:
-            connection = self.open()
+            connection = self._open(place)
             try:
                 return work(connection)
             finally:
-                if connection is not self._connection:
-                    connection.close()  # Whoever waited for this has given up, and uses another one.
+                if place is not self._place:
+                    place.drop()
                 elif not connection.closed:
                     _tidy(connection)
         except IN_THE_WAY:
             raise
         except _STOOD_STILL:
-            self._drop(connection)
+            place.drop()
             raise
         except _AWAY as error:
-            self._drop(connection)
+            place.drop()
             raise StoreAway(_text(error)) from error
         except StoreError:
             raise
         except Exception as error:
             _logger.exception("the database refused what was asked of it")
-            self._drop(connection)
+            place.drop()
             raise CommitFailed(f"the database refused what was asked of it: {error!r}") from error
 
-    def _drop(self, connection: Connection | None) -> None:
-        if connection is not None:
-            with suppress(psycopg.Error):
-                connection.close()
-        if self._connection is connection:
-            self._connection = None
+    def _open(self, place: _Place) -> Connection:
+        """The connection, made if there is none, or if the server has hung up on the one there was."""
+        if place.connection is not None and _is_over(place.connection, self._listens):
+            place.drop()
+        if place.connection is None:
+            place.connection = connect(self._url, self._name)
+        return place.connection
 
 
 @contextmanager
