@@ -36,7 +36,8 @@ CLAIM_DUE = _CLAIM.format(standing=RETRY, when="AND due <= %s", order="due")
 _OWN = f"""SELECT id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END FROM messages
     WHERE owner = %s AND lane = %s AND standing = %s AND id <> ALL(%s::bytea[])
     ORDER BY CASE WHEN standing = {RETRY} THEN due ELSE born END, id LIMIT %s"""
-_GIVE_BACK = "UPDATE messages SET owner = NULL WHERE owner = %s AND lane = %s AND standing IN (1, 2) AND id <> ALL(%s)"
+_GIVE_BACK = """UPDATE messages SET owner = NULL
+    WHERE owner = %s AND lane = %s AND standing = ANY(%s) AND id <> ALL(%s::bytea[])"""
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class _Lane:
     probe: Entry | None = None
     more_fresh: bool = False
     more_due: bool = False
+    gave_back: bool = False
     broken: list[tuple[MessageId, str]] = field(default_factory=list)
 
     @property
@@ -66,9 +68,10 @@ def survey(connection: Connection, asks: Sequence[Ask], terms: Terms) -> list[Vi
     _claim(connection, enabled, terms)
     for lane in lanes:
         if lane.state is not CircuitState.ENABLED:
-            _give_back_unknown(connection, lane, terms)
+            _give_back(connection, lane, [WAITING, RETRY], [], terms)
             if _wants_probe(lane):
                 _claim_probe(connection, lane, terms)
+    waking.lower(connection, {lane.ask.lane: terms.now for lane in lanes if lane.gave_back}, terms)
     heads = waking.heads_of(connection, {lane.ask.lane: lane.state is CircuitState.DISABLED for lane in lanes})
     idle = [lane.ask.lane for lane in lanes if _is_over(lane, heads[lane.ask.lane])]
     heads |= waking.review(connection, idle, terms)
@@ -118,19 +121,21 @@ def _claim(connection: Connection, lanes: Sequence[_Lane], terms: Terms) -> None
             due = connection.execute(_OWN, (terms.number, ask.lane, RETRY, skip, ask.due + 1))
             taken.append((lane, fresh, due))
     for lane, fresh, due in taken:
-        lane.fresh, lane.more_fresh = _entries(connection, lane, fresh.fetchall(), lane.ask.fresh, terms)
-        lane.due, lane.more_due = _entries(connection, lane, due.fetchall(), lane.ask.due, terms)
+        lane.fresh, lane.more_fresh = _entries(connection, lane, WAITING, fresh.fetchall(), lane.ask.fresh, terms)
+        lane.due, lane.more_due = _entries(connection, lane, RETRY, due.fetchall(), lane.ask.due, terms)
 
 
 def _entries(
-    connection: Connection, lane: _Lane, found: Sequence[Any], limit: int, terms: Terms
+    connection: Connection, lane: _Lane, standing: int, found: Sequence[Any], limit: int, terms: Terms
 ) -> tuple[list[Entry], bool]:
-    """What was claimed, whole, and whether there is more of it; what is too much for memory is given back."""
+    """What was claimed, whole, and whether there is more of it. What is too much for memory is given back, together
+    with all that was claimed by an answer that never arrived: it may be the last time that this replica asks.
+    """
     entries: list[Entry] = []
     size = 0
     for index, (id, *place, length, record, body) in enumerate(found):
         if index >= limit or size > BATCH_BYTES:
-            _release(connection, [row[0] for row in found[index:]], terms)
+            _give_back(connection, lane, [standing], [row[0] for row in found[:index]], terms)
             return entries, True
         if length > SMALL:
             body = _body(connection, id)
@@ -141,8 +146,12 @@ def _entries(
     return entries, False
 
 
-def _release(connection: Connection, ids: list[MessageId], terms: Terms) -> None:
-    connection.execute("UPDATE messages SET owner = NULL WHERE id = ANY(%s) AND owner = %s", (ids, terms.number))
+def _give_back(
+    connection: Connection, lane: _Lane, standings: list[int], taken: Sequence[MessageId], terms: Terms
+) -> None:
+    """What is this replica's without its knowing."""
+    freed = connection.execute(_GIVE_BACK, (terms.number, lane.ask.lane, standings, [*lane.ask.skip, *taken]))
+    lane.gave_back |= freed.rowcount > 0
 
 
 def _body(connection: Connection, id: MessageId) -> bytes | None:
@@ -161,11 +170,6 @@ def _entry(
     except CorruptRecord as error:
         lane.broken.append((id, str(error)))
         return None
-
-
-def _give_back_unknown(connection: Connection, lane: _Lane, terms: Terms) -> None:
-    """What was claimed by an answer that never arrived, in a lane where nothing may be sent."""
-    connection.execute(_GIVE_BACK, (terms.number, lane.ask.lane, list(lane.ask.skip)))
 
 
 def _wants_probe(lane: _Lane) -> bool:
