@@ -52,9 +52,9 @@ class WatchedLine(Line):
         super().__init__(url, name, threaded=False)
         self._database = database
 
-    def _attempt(self, work: Callable[..., Any]) -> Any:
+    def _attempt(self, place: Any, work: Callable[..., Any]) -> Any:
         self._database.used(self._name)
-        return super()._attempt(work)
+        return super()._attempt(place, work)
 
 
 def replace_lines(store: PostgresStore, make: Callable[[str, str], Line]) -> None:
