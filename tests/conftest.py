@@ -21,6 +21,8 @@ settings.register_profile("holdfast", deadline=None, suppress_health_check=[Heal
 settings.load_profile("holdfast")
 
 LONGEST = (
+    "test_fleet.py",
+    "test_database_away.py",
     "test_restarts.py",
     "test_commands.py",
     "test_pages.py",

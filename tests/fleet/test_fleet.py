@@ -1,4 +1,7 @@
-"""Four replicas that are killed and stopped while they work: nothing is lost, and the fleet counts as one gateway."""
+"""Four replicas that are killed and stopped while they work: nothing is lost, and the fleet counts as one gateway.
+
+`HOLDFAST_WEBHOOKS` sets how many webhooks are acknowledged.
+"""
 
 import os
 import random
@@ -73,7 +76,7 @@ class Disturber:
 
     async def stop(self) -> None:
         turn = 2
-        while not self._senders.acknowledged >= self._senders.total:
+        while self._senders.acknowledged < self._senders.total:
             turn += 1
             self._stopped = self._fleet.seats[turn % REPLICAS]
             if self._stopped is not None:
