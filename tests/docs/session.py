@@ -15,6 +15,7 @@ import httpx
 
 from docs.snippets import REPOSITORY, Command, shows
 from harness import PATIENCE, PLAIN, READY, until
+from ports import refusing_port
 
 MAKE_RUN = "make run"
 MAKE_RECEIVER = "python3 deploy/example/receiver.py 9000"
@@ -203,8 +204,8 @@ def _environ(folder: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LANG": "C.UTF-8",
         "HOLDFAST_CONFIG": "config/dev.toml",
-        "HOLDFAST_LISTEN__INGEST": "127.0.0.1:0",
-        "HOLDFAST_LISTEN__STATUS": "127.0.0.1:0",
+        "HOLDFAST_LISTEN__INGEST": f"127.0.0.1:{refusing_port()}",
+        "HOLDFAST_LISTEN__STATUS": f"127.0.0.1:{refusing_port()}",
         "HOLDFAST_DRAIN__TIMEOUT": "5s",
         "GOTOOLCHAIN": "local",
         "CGO_ENABLED": "0",
