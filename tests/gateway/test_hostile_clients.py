@@ -303,7 +303,7 @@ async def test_a_thousand_slow_clients_hold_nobody_up(
 ) -> None:
     begun: list[bytes] = []
     said: list[int] = []
-    limits = {"ingest__head_timeout": "6s", "ingest__body_timeout": "6s", "ingest__max_connections": 1100}
+    limits = {"ingest__head_timeout": "15s", "ingest__body_timeout": "15s", "ingest__max_connections": 1100}
     with running(tmp_path / "store", **limits) as gateway:
         memory = Memory(gateway)
         head = request(gateway)[:-2]

@@ -52,6 +52,8 @@ _DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
 
 _logger = logging.getLogger("holdfast.store")
+# What it warns of is the end of a connection, which is told as StoreAway: on stderr it would only be said twice.
+logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 class _Place:
