@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
+.PHONY: run test sim sim-stores lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
 COUNT ?= 1000000
 MINUTES ?= 60
 DEAD ?= 50000
@@ -20,6 +20,9 @@ test: $(READY)  ## the whole suite; three workers for two cores, since many test
 
 sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
 	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
+
+sim-stores: $(READY)  ## every scenario of the simulation on PostgreSQL too, also those that take long there
+	HOLDFAST_SIM=all $(BIN)/python -m pytest -n 3 tests/sim
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests docs

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from holdfast.core.message import Kind, State
-from sim.stores import on_each_store
+from sim.stores import embedded_only, on_each_store
 from sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
 
 pytestmark = on_each_store
@@ -191,6 +191,7 @@ async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_s
         assert {(await it.story(id)).attempts[-1].kind for id in ids} == {Kind.FIRST}
 
 
+@embedded_only("a replica looks at what it has in memory with every beat, whatever the time between retries")
 async def test_a_host_that_failed_for_long_is_not_looked_at_in_between(autojump_clock: object) -> None:
     """Retries far apart cost reads by their number, not by the time between them."""
     it = world(circuit=NO_TRIPS)
