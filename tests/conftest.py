@@ -1,5 +1,6 @@
 """Real processes as fixtures, a database among them, and figures that tests measured, told at the end of the run."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,6 +95,16 @@ def database(postgres: Server) -> Iterator[str]:
 def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Keeps a line for the end of the test log, from whichever worker ran the test."""
     return lambda line: record_property(MEASURED, line)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Said at once, and not only at the end, which a run that is cut off never reaches."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(
+            f"\n{report.nodeid} failed at {report.when} after {report.duration:.1f} s\n{report.longreprtext}",
+            flush=True,
+        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
