@@ -20,6 +20,7 @@ COUNTERS = {
     "holdfast_delivered_total": set(),
     "holdfast_dropped_total": set(),
     "holdfast_evicted_total": set(),
+    "holdfast_fenced_outcomes_total": set(),
     "holdfast_refused_total": {"reason"},
     "holdfast_replayed_total": set(),
     "process_cpu_seconds_total": set(),

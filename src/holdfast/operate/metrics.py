@@ -246,6 +246,11 @@ METRICS = (
     _counter(
         "dead_total", "Messages that died, by reason.", lambda scene: _each(DeadReason, scene.tally.dead), "reason"
     ),
+    _counter(
+        "fenced_outcomes_total",
+        "Outcomes not recorded: the message had gone to another replica, which sends it again.",
+        lambda scene: scene.tally.fenced,
+    ),
     _counter("replayed_total", "Dead letters that started a new life.", lambda scene: scene.tally.replayed),
     _counter("dropped_total", "Messages that operators dropped.", lambda scene: scene.tally.dropped),
     # What waits.
