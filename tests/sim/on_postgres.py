@@ -53,7 +53,7 @@ class WatchedLine(Line):
         self._database = database
 
     def _attempt(self, place: Any, work: Callable[..., Any]) -> Any:
-        self._database.used(self._name)
+        self._database.used(self._name.split()[0])
         return super()._attempt(place, work)
 
 
