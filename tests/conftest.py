@@ -73,14 +73,22 @@ def postgres() -> Iterator[Server]:
     server.close()
 
 
-@pytest.fixture
-def own_postgres() -> Iterator[OwnServer]:
-    """For tests that stop it."""
-    if ELSEWHERE is not None:
-        pytest.skip("HOLDFAST_TEST_POSTGRES names a server that is not ours to stop")
+@pytest.fixture(scope="session")
+def durable_postgres() -> Iterator[OwnServer]:
+    """One more for all tests of a worker, which loses nothing in a crash."""
     server = OwnServer()
     yield server
     server.close()
+
+
+@pytest.fixture
+def own_postgres(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
+    """For tests that stop it, or set it otherwise."""
+    if ELSEWHERE is not None:
+        pytest.skip("HOLDFAST_TEST_POSTGRES names a server that is not ours to stop")
+    server: OwnServer = request.getfixturevalue("durable_postgres")
+    yield server
+    server.restore()
 
 
 @pytest.fixture

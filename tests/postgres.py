@@ -98,6 +98,13 @@ class OwnServer(Server):
         """`immediate` is a crash: nothing is written any more, and the next start recovers."""
         self._run("pg_ctl", "-D", "data", "-m", mode, "-w", "stop")
 
+    def restore(self) -> None:
+        """As it was at first, whatever a test did to it."""
+        if not (self.folder / "data" / "postmaster.pid").exists():
+            self.start()
+        self.administer("ALTER SYSTEM RESET ALL")
+        self.administer("SELECT pg_reload_conf()")
+
     def close(self) -> None:
         self._keeper.communicate()
 
