@@ -5,7 +5,7 @@ import trio
 
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import DeadReason, Kind, State
-from sim.stores import on_each_store
+from sim.stores import long_on_postgres, on_each_store
 from sim.world import (
     DAY,
     HOST,
@@ -383,6 +383,7 @@ async def test_50_000_consecutive_failures_freeze(autojump_clock: object) -> Non
     assert (circuit.state, circuit.reason) == (CircuitState.FROZEN, Reason.CONSECUTIVE_LIMIT)
 
 
+@long_on_postgres
 async def test_more_failures_than_freeze_after_and_72_h_of_silence_freeze(autojump_clock: object) -> None:
     it = world(circuit=TRIPS_AT_3 | {"freeze_after": 5})
     it.scripts[HOST] = 500

@@ -6,7 +6,7 @@ import trio
 from holdfast.config import build
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, State
-from sim.stores import on_each_store
+from sim.stores import long_on_postgres, on_each_store
 from sim.world import DAY, HOST, HOUR, NO_TRIPS, SPAN, START, TRIPS_AT_3, World, asks_for, every, slow, world
 
 pytestmark = on_each_store
@@ -43,6 +43,7 @@ async def test_a_plain_message_expires_a_span_after_its_acceptance(
         await assert_expires_at(it, id, 1000 + SPAN)
 
 
+@long_on_postgres
 @both
 async def test_a_message_with_retries_behind_it_expires_a_span_after_its_acceptance(
     autojump_clock: object, circuit: dict[str, int]
@@ -53,6 +54,7 @@ async def test_a_message_with_retries_behind_it_expires_a_span_after_its_accepta
         await assert_expires_at(it, ids[1], SPAN)
 
 
+@long_on_postgres
 @both
 async def test_a_delayed_message_expires_a_span_after_its_first_due_time(
     autojump_clock: object, circuit: dict[str, int]
@@ -66,6 +68,7 @@ async def test_a_delayed_message_expires_a_span_after_its_first_due_time(
         await assert_expires_at(it, late, 10 + 3 * DAY + SPAN)
 
 
+@long_on_postgres
 @both
 async def test_a_replayed_message_expires_a_span_after_its_replay(
     autojump_clock: object, circuit: dict[str, int]
@@ -79,6 +82,7 @@ async def test_a_replayed_message_expires_a_span_after_its_replay(
         await assert_expires_at(it, ids[0], 3 * DAY + SPAN)
 
 
+@long_on_postgres
 @both
 async def test_after_a_circuit_was_enabled_the_span_counts_from_there(
     autojump_clock: object, circuit: dict[str, int]
@@ -105,6 +109,7 @@ async def test_in_an_enabled_circuit_only_the_last_retry_ends_a_message(autojump
         assert (await it.story(id)).dead_reason is DeadReason.EXHAUSTED
 
 
+@long_on_postgres
 async def test_a_message_of_a_host_that_comes_back_in_time_does_not_expire(autojump_clock: object) -> None:
     it = failing_world(TRIPS_AT_3)
     async with it.gateway():
@@ -115,6 +120,7 @@ async def test_a_message_of_a_host_that_comes_back_in_time_does_not_expire(autoj
         assert await it.states(ids) == {State.DELIVERED: 3}
 
 
+@long_on_postgres
 @both
 async def test_10_000_messages_expire_within_60_s(autojump_clock: object, circuit: dict[str, int]) -> None:
     it = failing_world(circuit)

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from holdfast.core.message import Kind, State
-from sim.stores import embedded_only, on_each_store
+from sim.stores import embedded_only, long_on_postgres, on_each_store
 from sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
 
 pytestmark = on_each_store
@@ -16,6 +16,7 @@ def hosts(number: int) -> list[str]:
     return [f"h{index}.test:80" for index in range(number)]
 
 
+@long_on_postgres
 async def test_20_000_retries_due_at_once_do_not_delay_a_fresh_message(autojump_clock: object) -> None:
     it = world(circuit=NO_TRIPS)
     it.scripts[HOST] = until(1, 500, slow(5))
@@ -76,6 +77,7 @@ async def test_hosts_take_turns(autojump_clock: object) -> None:
     assert max(served) - min(served) <= 1
 
 
+@long_on_postgres
 async def test_messages_to_one_host_start_in_the_order_they_were_acknowledged(autojump_clock: object) -> None:
     """Far more than are kept in memory, and more of them while those are sent."""
     it = world(delivery={"per_host": 1})
@@ -89,6 +91,7 @@ async def test_messages_to_one_host_start_in_the_order_they_were_acknowledged(au
     assert it.ids() == ids
 
 
+@long_on_postgres
 async def test_the_order_holds_over_a_trip_and_a_restart(autojump_clock: object) -> None:
     it = world(delivery={"per_host": 1}, circuit={"min_attempts": 0, "disable_after": 1})
     it.scripts[HOST] = slow(0.01)
@@ -166,6 +169,7 @@ async def test_a_rate_holds_and_wakes_a_host_that_was_quiet(autojump_clock: obje
     assert it.times() == [0, 10, 11, 12]
 
 
+@long_on_postgres
 async def test_more_hosts_than_lanes_are_kept_in_memory_leave_a_due_retry_its_turn(autojump_clock: object) -> None:
     it = world()
     it.scripts[HEALTHY] = until(1, 500)
@@ -178,6 +182,7 @@ async def test_more_hosts_than_lanes_are_kept_in_memory_leave_a_due_retry_its_tu
         assert len(it.times(retried)) == 2
 
 
+@long_on_postgres
 async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_sent(autojump_clock: object) -> None:
     it = world(delivery={"per_host": 1})
     it.scripts[HOST] = slow(1)

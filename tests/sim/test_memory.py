@@ -3,7 +3,7 @@
 import trio
 
 from holdfast.core.circuit import CircuitState
-from sim.stores import on_each_store
+from sim.stores import long_on_postgres, on_each_store
 from sim.world import DAY, HOST, HOUR, TRIPS_AT_3, World, slow, world
 
 pytestmark = on_each_store
@@ -63,6 +63,7 @@ async def test_for_a_frozen_host_nothing_runs_in_30_days(autojump_clock: object)
     assert reads <= it.looks(30 * DAY)
 
 
+@long_on_postgres
 async def test_frozen_and_disabled_hosts_with_nothing_waiting_cost_nothing(autojump_clock: object) -> None:
     it = world(circuit=TRIPS_AT_3, **KEEPS_ALL)
     it.scripts[HOST] = 500

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from holdfast.core.message import State
-from sim.stores import on_each_store
+from sim.stores import long_on_postgres, on_each_store
 from sim.world import DAY, HOST, HOUR, World, raw_id, world
 
 pytestmark = on_each_store
@@ -44,6 +44,7 @@ async def test_dead_letters_are_gone_after_30_days(autojump_clock: object) -> No
         assert (await it.ledger.statistics()).dead == 0
 
 
+@long_on_postgres
 async def test_thousands_of_finished_records_go_in_steps(autojump_clock: object) -> None:
     it = world()
     async with it.gateway():
@@ -119,6 +120,7 @@ async def test_a_circuit_with_something_waiting_is_not_forgotten(autojump_clock:
         assert await it.state(id) is State.DELIVERED
 
 
+@long_on_postgres
 @pytest.mark.parametrize("circuit", [{"disable_after": 3}, {"freeze_at": 3}])
 async def test_a_circuit_that_is_not_enabled_is_not_forgotten(autojump_clock: object, circuit: dict[str, int]) -> None:
     it = world(circuit={"min_attempts": 0} | circuit)
