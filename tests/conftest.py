@@ -94,9 +94,9 @@ def own_postgres(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
 @pytest.fixture
 def database(postgres: Server) -> Iterator[str]:
     """The URL of an empty database."""
-    url = postgres.fresh_database()
+    url = postgres.lend()
     yield url
-    postgres.drop(url)
+    postgres.take_back(url)
 
 
 @pytest.fixture

@@ -32,6 +32,10 @@ SETTINGS = {
 HEEDLESS = {"fsync": "off", "full_page_writes": "off"}
 """For tests in which nothing crashes."""
 
+CUT_OFF = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+LEFT = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+
 AT_THE_END = 'read -r _; "$1/bin/pg_ctl" -D "$2/data" -m immediate stop; rm -rf "$2"'
 
 
@@ -42,6 +46,7 @@ class Server:
         self._url = url
         self._admin = admin
         self._creating = creating
+        self._empty: list[str] = []
 
     def url(self, database: str) -> str:
         return urlsplit(self._url)._replace(path=f"/{database}").geturl()
@@ -51,6 +56,21 @@ class Server:
         name = f"holdfast_{secrets.token_hex(8)}"
         self.administer(f"CREATE DATABASE {name} {self._creating}")
         return self.url(name)
+
+    def lend(self) -> str:
+        """The URL of an empty one that others may have had: to make one takes the server 300 ms."""
+        return self._empty.pop() if self._empty else self.fresh_database()
+
+    def take_back(self, url: str) -> None:
+        """Whoever is still connected is cut off."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(CUT_OFF)
+            connection.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
+            left = connection.execute(LEFT).fetchone()
+        if left == (0,):
+            self._empty.append(url)
+        else:
+            self.drop(url)
 
     def drop(self, url: str) -> None:
         """Also under the feet of whoever is connected."""

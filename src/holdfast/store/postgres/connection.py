@@ -99,6 +99,14 @@ class Line:
             self._place = _Place()  # Its thread still waits for an answer, and ends by its own time-outs.
         raise StoreAway(f"the database did not answer within {within:.0f} s")
 
+    async def until_told(self, within: float) -> None:
+        """Wait until the server says something unasked, or hangs up, at most so many seconds."""
+        connection = self._place.connection
+        if connection is None or connection.closed:
+            return
+        with trio.move_on_after(within):
+            await trio.lowlevel.wait_readable(connection.pgconn.socket)
+
     def close(self) -> None:
         self._place.drop()
 

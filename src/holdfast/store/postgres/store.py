@@ -58,7 +58,6 @@ ANSWER_WITHIN = 5.0
 """Seconds after which whoever sent a webhook is told that the store is away, if it does not say so itself."""
 MOVED_WITHIN = 10.0
 """The same for a page of messages that come from another store: someone may wait behind them."""
-LISTEN_FOR = 0.25
 MEASURE_EVERY = 10
 """Beats between two looks at how full the store is and at what those who are gone left behind."""
 LANES_A_SURVEY = 16
@@ -237,11 +236,13 @@ class PostgresStore:
         """Listen, where that is possible, until the lease wants to be renewed."""
         next_beat = self._lease_until - self._lease + self._renew_every
         while self._clock.now() < next_beat and not self.away:
+            seconds = min(self._renew_every, next_beat - self._clock.now()) / 1000
             if not self._hints:
-                await trio.sleep(min(self._renew_every, next_beat - self._clock.now()) / 1000)
+                await trio.sleep(seconds)
                 continue
-            for lane in await self._presence.run(partial(presence.heard, seconds=LISTEN_FOR)):
+            for lane in await self._presence.run(presence.heard):
                 self.on_call(lane)
+            await self._presence.until_told(seconds)
 
     async def _beat(self) -> None:
         now = self._clock.now()
