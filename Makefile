@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test sim sim-stores lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
+.PHONY: run test test-long sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
 COUNT ?= 1000000
 MINUTES ?= 60
 DEAD ?= 50000
@@ -15,14 +15,17 @@ run: $(READY)  ## start the gateway with config/dev.toml
 	@echo "a page:      http://127.0.0.1:8801/"
 	@exec $(BIN)/holdfast run --config config/dev.toml
 
-test: $(READY)  ## the whole suite; three workers for two cores, since many tests wait for processes
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Four workers for two cores, since many tests wait for processes.
+PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+test: $(READY)  ## the whole suite
+	$(PYTEST)
+
+test-long: $(READY)  ## the same with more of it: restarts, kills, worlds, webhooks, scenarios on PostgreSQL
+	HOLDFAST_LONG=1 $(PYTEST)
 
 sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
 	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
-
-sim-stores: $(READY)  ## every scenario of the simulation on PostgreSQL too, also those that take long there
-	HOLDFAST_SIM=all $(BIN)/python -m pytest -n 3 tests/sim
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests docs

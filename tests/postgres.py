@@ -33,7 +33,7 @@ HEEDLESS = {"fsync": "off", "full_page_writes": "off"}
 """For tests in which nothing crashes."""
 
 CUT_OFF = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
 LEFT = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 
 AT_THE_END = 'read -r _; "$1/bin/pg_ctl" -D "$2/data" -m immediate stop; rm -rf "$2"'

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from amount import amount
 from crash.load import Book, Load, Post, agent, command
 from harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, running, settings
 
-KILLS = {1: int(os.environ.get("HOLDFAST_KILLS", "50")), 2: int(os.environ.get("HOLDFAST_KILLS", "12"))}
+KILLS = {1: amount(15, 50, "HOLDFAST_KILLS"), 2: amount(5, 12, "HOLDFAST_KILLS")}
 """By the number of the gateway's processes."""
 SENDERS = 4
 TO_THE_HANGING = 20

@@ -1,6 +1,5 @@
 """The power fails at any moment: whatever was acknowledged is on disk, in every state that the disk may be found in."""
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from amount import amount
 from crash.judge import Judge
 from crash.power import SECTOR, Cut, Platter, Subset, subsets
 from crash.recorder import Kind, Place, Record, Recorder
@@ -21,7 +21,7 @@ from holdfast.store.lmdb import LmdbEngine
 WEBHOOKS = 100
 SENDERS = 16
 SEEDED = 200
-IMAGES = int(os.environ.get("HOLDFAST_IMAGES", "30000"))
+IMAGES = amount(10_000, 30_000, "HOLDFAST_IMAGES")
 """About as many are looked at; of a longer log only every other cut, or third, has more than two."""
 SIZES = (0, 10, 500, 500, 1_500, 500, 3_000, 500, 9_000, 500, 70_000)
 KEYS: dict[str, object] = {"retry__base": "20ms", "retry__max_retries": 2, "store__max_size": "64MiB"}

@@ -1,23 +1,23 @@
-"""A hundred restarts in a row, under load: the store does not grow by them, and a start reads no more than before.
+"""Restarts in a row, under load: the store does not grow by them, and a start reads no more than before.
 
-`HOLDFAST_RESTARTS` sets their number. Each run purges what earlier ones delivered; the tenth and the last go on until
-nothing is left, the others are stopped in the middle of their load, every fourth by SIGKILL.
+`HOLDFAST_RESTARTS` sets their number, a hundred in the long run. Each run purges what earlier ones delivered; the tenth
+and the last go on until nothing is left, the others are stopped in the middle of their load, every fourth by SIGKILL.
 """
 
-import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from amount import amount
 from crash.load import Book, Load, Post, agent, command
 from harness import Gateway, Receiver, running, until
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.shares import WINDOW
 from holdfast.store.tables import Table
 
-RESTARTS = int(os.environ.get("HOLDFAST_RESTARTS", "100"))
+RESTARTS = amount(30, 100, "HOLDFAST_RESTARTS")
 DRAINED = (10, RESTARTS)
 SENDERS = 2
 EACH_SENDS = 20

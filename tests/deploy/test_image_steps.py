@@ -16,11 +16,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from amount import LONG
 from deploy.dockerfile import REPOSITORY, stages
 from deploy.sandbox import as_user, need_root
 from harness import PATIENCE, PLAIN, READY, Receiver
 from holdfast import __version__
 from ports import refusing_port
+
+pytestmark = pytest.mark.skipif(not LONG, reason="installs all of the image anew: only in make test-long")
 
 INSTALLED = "/opt/holdfast"
 BUILD, IMAGE = stages()

@@ -3,7 +3,6 @@
 `HOLDFAST_WEBHOOKS` sets how many webhooks are acknowledged.
 """
 
-import os
 import random
 from collections.abc import Callable
 from datetime import datetime
@@ -11,13 +10,14 @@ from pathlib import Path
 
 import trio
 
+from amount import amount
 from fleet.hosts import Host
 from fleet.replicas import Fleet, Replica, fleet_of, met
 from fleet.senders import Senders
 from fleet.witness import Witness
 
 REPLICAS = 4
-WEBHOOKS = int(os.environ.get("HOLDFAST_WEBHOOKS", "20000"))
+WEBHOOKS = amount(5_000, 20_000, "HOLDFAST_WEBHOOKS")
 CLIENTS = 96
 PER_HOST = 12
 PROBE_EVERY = 3.0

@@ -1,17 +1,17 @@
 """Which stores a scenario is run on: the embedded one, and PostgreSQL but for those that say why not.
 
-A module says `pytestmark = on_each_store`. With HOLDFAST_SIM=all, as `make sim-stores` has it, those run on PostgreSQL
-too that only take too long for every run of the suite.
+A module says `pytestmark = on_each_store`. In the long run of the suite those run on PostgreSQL too that only take too
+long for every run.
 """
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
 
+from amount import LONG
+
 EMBEDDED, POSTGRES = "embedded", "postgres"
-EVERYTHING = os.environ.get("HOLDFAST_SIM") == "all"
 
 Test = TypeVar("Test", bound=Callable[..., object])
 
@@ -25,7 +25,7 @@ def embedded_only(why: str) -> Callable[[Test], Test]:
 
 def long_on_postgres(test: Test) -> Test:
     """Thousands of messages, or days of probes: seconds on a real server."""
-    return test if EVERYTHING else _with("it takes long")(test)
+    return test if LONG else _with("it takes long")(test)
 
 
 def stores_of(test: Callable[..., object]) -> list[str]:
