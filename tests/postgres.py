@@ -21,7 +21,8 @@ import psycopg
 from ports import refusing_port
 
 ELSEWHERE = os.environ.get("HOLDFAST_TEST_POSTGRES")
-ROLE, PASSWORD = "holdfast", "not-to-be-shown"
+ROLE = "holdfast"
+PASSWORD = urlsplit(ELSEWHERE or "").password or "not-to-be-shown"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": 200,

@@ -16,7 +16,8 @@ RULES = {"retry__base": "100ms"}
 _MULTIPLY = """INSERT INTO messages (id, lane, standing, born, due, retry, attempts, held, size, owner, record, body)
     SELECT substr(id, 1, 8) || int8send(n), lane, standing, born + n, due, retry, attempts, held, size, owner, record,
         body
-    FROM (SELECT * FROM messages WHERE lane = %s ORDER BY born LIMIT 1), generate_series(%s::bigint, %s::bigint) AS n"""
+    FROM (SELECT * FROM messages WHERE lane = %s ORDER BY born LIMIT 1) AS m,
+        generate_series(%s::bigint, %s::bigint) AS n"""
 _COUNT = "UPDATE counters SET first = first + %s, bytes = bytes + %s * 4096 WHERE lane = %s AND first > 0"
 _COST = """SELECT s.seq_scan, heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
     FROM pg_stat_user_tables s JOIN pg_statio_user_tables USING (relid) WHERE s.relname = 'messages'"""
