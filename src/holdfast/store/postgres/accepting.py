@@ -173,11 +173,11 @@ def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
         return {}
     digests = sorted(wanted)
     uses = [wanted[digest] for digest in digests]
-    connection.execute(
+    found = connection.execute(
         """INSERT INTO keys AS k (digest, id, body, used)
         SELECT * FROM unnest(%s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
         ON CONFLICT (digest) DO UPDATE SET id = excluded.id, body = excluded.body, used = excluded.used
-        WHERE k.used <= excluded.used - %s::bigint""",
+        WHERE k.used <= excluded.used - %s::bigint RETURNING digest, id, body""",
         (
             digests,
             [id for id, _, _ in uses],
@@ -185,9 +185,10 @@ def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
             [used for _, _, used in uses],
             terms.rules.idempotency,
         ),
-    )
-    found = connection.execute(USES, (digests,)).fetchall()
-    return {digest: (id, body) for digest, id, body, _ in found}
+    ).fetchall()
+    if len(found) < len(digests):
+        found = [row[:3] for row in connection.execute(USES, (digests,)).fetchall()]
+    return {digest: (id, body) for digest, id, body in found}
 
 
 def seat_of(arrival: Arrival, queues: set[str]) -> Place:
