@@ -1,0 +1,11 @@
+"""How many bytes of webhooks may be in memory at once, whoever holds them.
+
+The budget has two fixed parts, so that neither side can starve the other: bodies that are being received, and messages
+that wait for an attempt or are in flight. Everything else that a gateway holds is small or has a bound of its own.
+"""
+
+BUDGET = 64 << 20
+RECEIVING = BUDGET * 3 // 8
+"""Bodies that clients are sending."""
+DELIVERING = BUDGET - RECEIVING
+"""Messages read ahead of their turn, in flight, or with an outcome that is not on disk yet."""
