@@ -76,17 +76,19 @@ def _check_summaries(tables: Tables, places: dict[MessageId, Place], rules: Stor
     free = {lane for lane, id in _pairs(tables, Table.AGING) if not places[id].held}
     summaries, moments, unwell = [], set(), set()
     for lane, value in tables[Table.LANES]:
-        circuit = records.decode_lane(value).circuit
+        record = records.decode_lane(value)
+        circuit = record.circuit
         waiting, due, aging = (first[table].get(lane) for table in (Table.WAITING, Table.RETRY, Table.AGING))
         oldest = min((moment for moment in (waiting, aging) if moment is not None), default=None)
         probe_from = (0 if waiting or lane in free else due) if circuit.state is CircuitState.DISABLED else None
-        wake = wake_at(circuit, Heads(waiting, due, oldest, probe_from), rules.circuit, rules.retry)
+        wake = wake_at(circuit, Heads(waiting, due, oldest, probe_from), rules.circuit, rules.retry, record.hold_until)
         expires = oldest is not None and circuit.state is not CircuitState.ENABLED
         expiry = expires_at(rules.retry, oldest, circuit.enabled_at) if expires else 0
-        state = list(CircuitState).index(circuit.state)
+        host_class = {True: 0, None: 1, False: 2}[record.answers]
+        state = list(CircuitState).index(circuit.state) + 16 * host_class
         summaries.append((lane, struct.pack(">BQQQQ", state, wake, expiry, oldest or 0, due or 0)))
         moments |= {
-            (bytes([moment]) + at.to_bytes(8, "big") + lane, b"")
+            (bytes([moment]) + at.to_bytes(8, "big") + lane, bytes([host_class]) if host_class and not moment else b"")
             for moment, at in zip(Moment, (wake, expiry, oldest, due), strict=True)
             if at
         }

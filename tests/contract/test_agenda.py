@@ -22,7 +22,7 @@ from contract.builders import (
 )
 from contract.conftest import embedded
 from holdfast.core.circuit import Circuit
-from holdfast.store.port import Accept, Forget, ReviewLanes, Shelve
+from holdfast.store.port import Accept, Agenda, Forget, ReviewLanes, Shelve
 
 PROBE = NOW + 10 * MINUTE
 FORGET_AFTER = RULES.circuit.forget_after
@@ -99,7 +99,7 @@ async def test_an_empty_lane_wakes_to_be_forgotten(desk: Desk) -> None:
 async def test_a_forgotten_lane_is_not_on_the_agenda(desk: Desk) -> None:
     await desk.deliver(await desk.accept())
     assert await desk.ledger.perform(Forget(HOST)) is True
-    assert await desk.ledger.agenda(EVER, 10, ()) == ([], None)
+    assert await desk.ledger.agenda(EVER, 10, ()) == Agenda([], None)
     assert await desk.ledger.circuit(HOST) is None
 
 
@@ -149,14 +149,14 @@ async def test_the_longest_waiting_lane_comes_first(desk: Desk) -> None:
 async def test_the_agenda_is_cut_at_its_limit_and_names_the_next(desk: Desk) -> None:
     for name in ("c", "a", "b"):
         await desk.accept_waiting(name)
-    assert await desk.ledger.agenda(EVER, 2, ()) == (["c", "a"], NOW + 2)
-    assert await desk.ledger.agenda(NOW + 1, 10, ()) == (["c", "a"], NOW + 2)
+    assert await desk.ledger.agenda(EVER, 2, ()) == Agenda(["c", "a"], NOW + 2)
+    assert await desk.ledger.agenda(NOW + 1, 10, ()) == Agenda(["c", "a"], NOW + 2)
 
 
 async def test_the_agenda_leaves_out_lanes_in_memory(desk: Desk) -> None:
     for name in ("c", "a", "b"):
         await desk.accept_waiting(name)
-    assert await desk.ledger.agenda(EVER, 2, {"c"}) == (["a", "b"], None)
+    assert await desk.ledger.agenda(EVER, 2, {"c"}) == Agenda(["a", "b"], None)
 
 
 async def test_a_delivery_moves_the_wake_to_what_waits_next(desk: Desk) -> None:

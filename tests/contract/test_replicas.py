@@ -32,6 +32,7 @@ from holdfast.core.message import Entry, Fault, State
 from holdfast.store.port import (
     Accept,
     Accepted,
+    Agenda,
     Ask,
     Deliver,
     DropMessages,
@@ -305,7 +306,7 @@ async def test_what_both_write_at_once_is_counted_exactly(two: tuple[SharedDesk,
 async def test_a_look_at_a_lane_that_is_not_known_leaves_no_trace(two: tuple[SharedDesk, SharedDesk]) -> None:
     one, _ = two
     assert (await one.look("nobody:443")).record is None
-    assert await one.ledger.agenda(EVER, 10, ()) == ([], None)
+    assert await one.ledger.agenda(EVER, 10, ()) == Agenda([], None)
 
 
 async def test_nothing_expires_in_a_circuit_that_another_replica_has_enabled(

@@ -46,7 +46,7 @@ def host(
     per_host: int = 16,
     limit: int | None = None,
     interval: float = 0.0,
-    answers: bool = True,
+    answers: bool | None = True,
 ) -> Host:
     return Host(name, per_host, per_host if limit is None else limit, interval, answers=answers)
 

@@ -8,9 +8,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 from core.build import NOW, entry
-from holdfast.core.board import Board, Start, position
+from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitRules, CircuitState
-from holdfast.core.lane import Host, Lane
+from holdfast.core.lane import Host, Lane, position
 from holdfast.core.message import DeadReason, Entry, Fault, Kind, MessageId, Place, Standing
 from holdfast.core.outcome import Outcome
 from holdfast.core.schedule import Dead, RetryRules, after_failure, expires_at
@@ -88,7 +88,8 @@ class Dispatcher:
 
     def finish(self, start: Start, outcome: Outcome) -> None:
         self.in_flight.remove(start)
-        start.lane.host.answers = outcome.status is not None
+        if outcome.status is not None or outcome.fault is Fault.HOST:
+            start.lane.host.answers = outcome.status is not None
         lane, probe = start.lane, start.kind is Kind.PROBE
         circuit, host = lane.circuit, lane.host
         change = None
@@ -180,8 +181,7 @@ class Dispatcher:
             assert start.entry in self.may_be_probed(lane), "a probe took a held message"
             assert not self.is_probing(lane), "a second probe"
         elif kind is Kind.FIRST:
-            fresh = [position(each) for each in watch.waiting.values() if not each.place.due]
-            assert position(start.entry) == min(fresh), "first attempts out of order"
+            assert position(start.entry) == min(self.fresh_of(host)), "first attempts out of order"
         else:
             assert 0 < place.due <= self.now, "a retry before it was due"
         mine = [other.kind for other in self.in_flight if other.lane.host is host]
@@ -191,16 +191,28 @@ class Dispatcher:
         assert self.now - self.last_start.get(host, 0) >= host.interval, "faster than the rate"
         assert self.has_budget(kind, host, bool(mine)), "over the budget, or into what others have to have"
 
+    def fresh_of(self, host: Host) -> list[bytes]:
+        """Where the fresh messages of a host stand, over all of its circuits that let them through."""
+        lanes = [lane for lane in self.lanes if lane.host is host and lane.enabled]
+        waiting = [each for lane in lanes for each in self.watches[lane.key].waiting.values()]
+        return [position(each) for each in waiting if not each.place.due]
+
     def is_probing(self, lane: Lane) -> bool:
         return any(other.lane is lane and other.kind is Kind.PROBE for other in self.in_flight)
 
     def has_budget(self, kind: Kind, host: Host, is_busy: bool) -> bool:
-        """The last quarter is for idle hosts; one not heard of has a second attempt in the first eighth."""
-        fresh = sum(other.kind is Kind.FIRST for other in self.in_flight)
-        used, size = (fresh, FIRST_ATTEMPTS) if kind is Kind.FIRST else (len(self.in_flight) - fresh, RETRIES)
+        """The last quarter is for idle hosts that answer. Untried hosts share half, silent ones a quarter. Either kind
+        has a second attempt in the first eighth.
+        """
+        size = FIRST_ATTEMPTS if kind is Kind.FIRST else RETRIES
+        beside = [other for other in self.in_flight if (other.kind is Kind.FIRST) == (kind is Kind.FIRST)]
+        if host.answers:
+            return len(beside) < (size - size // 4 if is_busy else size)
         if is_busy:
-            size = size - size // 4 if host.answers else size // 8
-        return used < size
+            return len(beside) < size // 8
+        share = size // 2 if host.answers is None else size // 4
+        alike = sum(other.host_class == host.host_class for other in beside)
+        return len(beside) < size - size // 4 and alike < share
 
     def may_start(self, lane: Lane) -> bool:
         """Whether something of this lane has a place by the rules' own words."""

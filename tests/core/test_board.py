@@ -17,8 +17,8 @@ from core.build import (
     lane,
     picks,
 )
-from holdfast.core.board import position
 from holdfast.core.circuit import CircuitState
+from holdfast.core.lane import position
 from holdfast.core.message import Kind
 
 FIRST, RETRY, PROBE = Kind
@@ -156,9 +156,96 @@ def test_a_host_that_answers_is_no_longer_held_back():
     assert len(list(picks(its_board))) == 6
 
 
-def test_a_host_not_heard_of_yet_gets_one_attempt_also_from_a_small_budget():
-    it = board(*busy_lanes(3, messages=9, answers=False), first_attempts=2)
-    assert hosts_of(picks(it)) == ["hangs-0", "hangs-1"]
+@pytest.mark.parametrize("answers", [None, False])
+def test_a_host_not_heard_of_yet_gets_one_attempt_also_from_a_small_budget(answers):
+    it = board(*busy_lanes(3, messages=9, answers=answers), first_attempts=2)
+    assert hosts_of(picks(it)) == ["hangs-0"]
+
+
+@pytest.mark.parametrize(("answers", "places"), [(None, 128), (False, 64)])
+def test_10_000_hosts_that_do_not_answer_get_no_more_than_their_share_of_a_budget(answers, places):
+    it = board(*busy_lanes(10_000, messages=1, answers=answers))
+    assert len(list(picks(it))) == places
+
+
+@pytest.mark.parametrize("kind", [FIRST, RETRY])
+def test_hosts_that_do_not_answer_leave_the_last_quarter_of_a_budget_whatever_they_are(kind):
+    silent = busy_lanes(500, messages=1, kind=kind, answers=False)
+    untried = [
+        lane(host(f"new-{index}", answers=None), **{"fresh" if kind is FIRST else "due": 1}) for index in range(500)
+    ]
+    it = board(*silent, *untried, first_attempts=64, retries=64)
+    assert Counter(start.lane.host.answers for start in picks(it)) == {None: 32, False: 16}
+    for index in range(20):
+        it.touch(lane(host(f"answers-{index}"), **{"fresh" if kind is FIRST else "due": 1}), NOW)
+    assert len(list(picks(it))) == 16
+
+
+def test_a_place_is_given_back_for_what_it_was_taken_for_also_if_the_host_answered_meanwhile():
+    lanes = busy_lanes(200, messages=1, answers=None)
+    it = board(*lanes, first_attempts=16)
+    for _ in range(25):
+        for start in list(picks(it)):
+            start.lane.host.answers = True
+            it.ended(start, NOW)
+    assert it.in_flight == 0
+    it.touch(lane(host("new", answers=None), fresh=1), NOW)
+    assert len(list(picks(it))) == 1
+
+
+# many names, one address
+
+
+def test_a_host_whose_address_is_busy_waits_until_an_attempt_to_it_has_ended():
+    waits, other = lane(host("waits", answers=None), fresh=2), lane(host("other", answers=None), fresh=1)
+    waiting = list(waits.fresh)
+    it = board(waits)
+    start = it.pick(NOW)
+    it.put_back(start, NOW)
+    it.wait_for_address(waits.host, "192.0.2.1:443", NOW)
+    assert list(waits.fresh) == waiting, "it is next again"
+    it.touch(other, NOW)
+    assert hosts_of(picks(it)) == ["other"]
+    it.address_ended("192.0.2.2:443", NOW)
+    assert it.pick(NOW) is None
+    it.address_ended("192.0.2.1:443", NOW)
+    assert it.pick(NOW).entry == waiting[0]
+
+
+def test_hosts_wait_for_an_address_in_turn_and_each_end_lets_one_of_them_go_on():
+    lanes = busy_lanes(1_000, messages=1, answers=None)
+    it = board(*lanes)
+    waiting = []
+    while (start := it.pick(NOW)) is not None:
+        it.put_back(start, NOW)
+        it.wait_for_address(start.lane.host, "192.0.2.1:443", NOW)
+        waiting.append(start.lane.host.name)
+    assert sorted(waiting) == sorted(each.host.name for each in lanes)
+    served = []
+    for _ in range(1_000):
+        it.address_ended("192.0.2.1:443", NOW)
+        served += hosts_of(picks(it))
+        assert len(served) <= 128 or it.in_flight <= 128
+    assert served == waiting[: len(served)]
+
+
+def test_a_host_that_waits_for_an_address_tries_again_in_any_case_after_a_minute():
+    waits = lane(host("waits", answers=None), fresh=1)
+    it = board(waits)
+    it.put_back(it.pick(NOW), NOW)
+    it.wait_for_address(waits.host, "192.0.2.1:443", NOW)
+    assert it.wake_at() == NOW + MINUTE
+    assert it.pick(NOW + MINUTE) is not None
+    it.address_ended("192.0.2.1:443", NOW + MINUTE)
+
+
+def test_a_probe_that_was_not_made_is_next_again():
+    it = lane(state=CircuitState.DISABLED)
+    it.probe = probe = entry()
+    its_board = board(it)
+    its_board.put_back(its_board.pick(NOW), NOW)
+    assert (it.probe, it.probing) == (probe, False)
+    assert its_board.pick(NOW).entry is probe
 
 
 def test_an_end_gives_its_place_back():
@@ -514,10 +601,51 @@ def test_with_urls_as_circuits_the_limits_go_by_host():
     assert kinds_of(starts).count(RETRY) == 2
 
 
-def test_lanes_of_one_host_take_turns():
-    shared = host(per_host=6)
-    lanes = [lane(shared, key=f"https://h/{index}", fresh=10) for index in range(3)]
+def test_retries_of_the_lanes_of_one_host_take_turns():
+    shared = host(per_host=12)
+    lanes = [lane(shared, key=f"https://h/{index}", due=10) for index in range(3)]
     assert Counter(start.lane.key for start in picks(board(*lanes))) == {each.key: 2 for each in lanes}
+
+
+def test_over_all_lanes_of_one_host_first_attempts_start_in_the_order_they_were_acknowledged():
+    shared = host(per_host=1_000)
+    lanes = [lane(shared, key=f"https://h/{index}") for index in range(100)]
+    waiting = entries(500)
+    for number, each in enumerate(waiting):
+        lanes[number * 37 % 100 if number % 3 else 7].fresh.append(each)
+    assert [start.entry for start in picks(board(*lanes, first_attempts=1_000))] == waiting
+
+
+def test_a_message_that_was_put_back_is_before_later_ones_of_its_hosts_other_lanes():
+    shared = host(per_host=2)
+    first, second = lane(shared, key="https://h/1", fresh=1), lane(shared, key="https://h/2", fresh=1)
+    it = board(first, second)
+    start = it.pick(NOW)
+    it.put_back(start, NOW)
+    assert [each.lane for each in picks(it)] == [first, second]
+
+
+def test_no_fresh_message_starts_while_an_older_one_of_its_host_may_be_on_its_way_from_disk():
+    shared = host()
+    there, coming = lane(shared, key="https://h/1", fresh=1, due=1), lane(shared, key="https://h/2")
+    shared.reads.add(coming)
+    it = board(there, coming)
+    assert kinds_of(picks(it)) == [RETRY]
+    shared.reads.discard(coming)
+    it.touch(coming, NOW)
+    assert kinds_of(picks(it)) == [FIRST]
+
+
+def test_a_tripped_lane_does_not_hold_up_later_messages_of_its_hosts_other_lanes():
+    shared = host()
+    tripped, healthy = lane(shared, key="https://h/1", fresh=1), lane(shared, key="https://h/2", fresh=2)
+    it = board(tripped, healthy)
+    tripped.circuit.state = CircuitState.FROZEN
+    it.touch(tripped, NOW)
+    assert [each.lane for each in picks(it)] == [healthy, healthy]
+    tripped.circuit.state = CircuitState.ENABLED
+    it.touch(tripped, NOW)
+    assert [each.lane for each in picks(it)] == [tripped]
 
 
 def test_slow_start_rate_and_holds_of_a_host_are_shared_by_its_lanes():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from core.build import NOW, RULES, SECOND, board, entries, entry, kinds_of, picks
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.fleet import (
+    CLAIMED_AT_MOST,
     CLOCKS_APART,
     LEASE,
     Crew,
@@ -16,7 +17,6 @@ from holdfast.core.fleet import (
     may_reap,
     stranded,
 )
-from holdfast.core.lane import ENTRIES_A_READ
 from holdfast.core.message import Kind
 
 FIRST, RETRY, PROBE = Kind
@@ -151,7 +151,7 @@ def test_no_more_is_claimed_than_starts_soon():
 
 def test_a_small_part_claims_a_few_and_a_large_one_no_more_than_a_read_brings():
     assert lane(host(Crew(0, 16))).fresh_wanted == 8
-    assert lane(host(Crew(), per_host=500)).fresh_wanted == ENTRIES_A_READ
+    assert lane(host(Crew(), per_host=500)).fresh_wanted == CLAIMED_AT_MOST
 
 
 def test_without_a_part_of_the_limit_a_lane_claims_nothing():

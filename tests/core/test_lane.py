@@ -1,6 +1,7 @@
 import pytest
 
 from core.build import HOUR, MINUTE, NOW, RULES, entries, entry, lane
+from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import LOW_WATER, Heads, wake_at
 from holdfast.core.schedule import RetryRules
@@ -95,7 +96,7 @@ def test_a_waiting_host_reads_nothing_however_long_its_queue(state):
 
 def test_a_lane_is_idle_when_nothing_of_it_is_in_memory_under_way_or_being_read():
     quiet, known, loading = lane(), lane(), lane()
-    known.known.add(entry().message.id)
+    known.known[entry().message.id] = HostClass.ANSWERING, 1
     loading.loading = True
     assert [it.is_idle for it in (quiet, known, loading)] == [True, False, False]
 

@@ -32,12 +32,12 @@ def _late(witness: DiskWitness, message: MessageModel, circuit: CircuitModel, la
     life, numbers = message.now, witness.config.delivery
     if circuit.now.state == ENABLED:
         kinds, size = ((RETRY, PROBE), numbers.retries) if life.tried else ((FIRST,), numbers.first_attempts)
-        if life.due <= latest and witness.in_flight(*kinds) < size:
+        if life.due <= latest and witness.in_flight(*kinds) < _least_share(size):
             return f"due since {life.due}, and not started"
         return None
     if circuit.now.state == DISABLED:
         from_when = max(circuit.next_probe, life.due if life.held else 0)
-        if from_when <= latest and witness.in_flight(RETRY, PROBE) < numbers.retries:
+        if from_when <= latest and witness.in_flight(RETRY, PROBE) < _least_share(numbers.retries):
             return f"could be a probe since {from_when}, and there was none"
     expiry = max(life.born, circuit.now.enabled_at) + witness.config.retry.expire_after
     grace = witness.started_at + witness.grace
@@ -46,3 +46,8 @@ def _late(witness: DiskWitness, message: MessageModel, circuit: CircuitModel, la
     if max(expiry, grace, circuit.now.since or 0) + EXPIRY_TAKES <= latest and not witness.numbers_changed:
         return f"should have expired at {expiry}"
     return None
+
+
+def _least_share(size: int) -> int:
+    """What hosts of any kind have of a budget: those that do not answer have a quarter."""
+    return max(1, size // 4)

@@ -202,7 +202,7 @@ class RandomWorld(WatchedWorld):
         await trio.sleep(10)
         self.witness.check(not self.dispatcher.attempts_in_flight, "attempts in flight when all was done")
         self.witness.check(not self.roster.live, f"lanes in memory when all was done: {sorted(self.roster.live)}")
-        self.witness.check(not self.roster.bytes_held, "bodies in memory when all was done")
+        self.witness.check(not self.roster.memory.used, "bodies in memory when all was done")
 
     def _check_end(self) -> None:
         for message in self.witness.messages.values():

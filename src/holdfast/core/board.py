@@ -1,19 +1,23 @@
 """Which message starts next: hosts take turns under two budgets. Everything that orders attempts lives in this file.
 
-First attempts and retries have budgets of their own, so that a mass of retries never delays a fresh message. The last
-quarter of each budget is only for hosts with nothing in flight, so that hanging hosts can't stop the others. On one
-host fresh messages and due retries alternate while both wait. Probes ride in the retries' budget: they go to hosts
-that get nothing else.
+First attempts and retries have budgets of their own, so that a mass of retries never delays a fresh message. How a
+budget is shared among hosts that answer and hosts that may hang is in budget.py. On one host fresh messages and due
+retries alternate while both wait. Probes ride in the retries' budget: they go to hosts that get nothing else.
 
-`pick` is synchronous and returns what to start; whoever calls it carries it out and tells of the end.
+A host whose address has too many unanswered attempts waits for one of them to end (`wait_for_address`). Names are
+cheap: a million of them may lead to one address that hangs.
+
+`pick` is synchronous and returns what to start; the caller carries it out and reports the end.
 """
 
+from collections import deque
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from holdfast.core.budget import Budget, HostClass, class_of
 from holdfast.core.circuit import CircuitRules, CircuitState
-from holdfast.core.lane import Host, Lane
+from holdfast.core.lane import Host, Lane, position
 from holdfast.core.message import Entry, Kind
 
 _KINDS = (Kind.PROBE, Kind.FIRST, Kind.RETRY)
@@ -21,47 +25,48 @@ _FIRST, _RETRY, _PROBE = Kind.FIRST, Kind.RETRY, Kind.PROBE
 _ENABLED, _DISABLED, _FROZEN = CircuitState.ENABLED, CircuitState.DISABLED, CircuitState.FROZEN
 # Names of their own: reaching a member through its enum costs a call.
 _OTHER = {Kind.FIRST: Kind.RETRY, Kind.RETRY: Kind.FIRST}
+ADDRESS_WAIT = 60_000
+"""Milliseconds after which a host that waits for its address tries again in any case."""
 
 
 class Start(NamedTuple):
-    """One attempt to begin now; `spell` is what its outcome has to name to the circuit."""
+    """One attempt to begin now. `spell` is what its outcome has to name to the circuit, `host_class` what the budget
+    counts it for.
+    """
 
     lane: Lane
     entry: Entry
     kind: Kind
     spell: int
+    host_class: int = 0
 
 
 class Side(IntEnum):
-    """Hosts by what a further attempt to them would cost the others."""
+    """Hosts by what a further attempt to them may take of a budget."""
 
-    IDLE = 0  # nothing in flight
-    BUSY = 1  # something in flight, and it answers
-    UNHEARD = 2  # something in flight, and no answer yet
+    IDLE = 0  # answers, nothing in flight
+    BUSY = 1  # answers, something in flight
+    UNTRIED = 2  # not tried yet
+    SILENT = 3  # its last attempt got no answer
+    UNHEARD = 4  # not tried yet or silent, and something in flight
 
 
-_IDLE, _BUSY, _UNHEARD = map(int, Side)
+_IDLE, _BUSY, _UNTRIED, _SILENT, _UNHEARD = map(int, Side)
+_SIDES = len(Side)
+_ANSWERING, _CLASS_UNTRIED, _CLASS_SILENT = map(int, HostClass)
 
 
-class Budget:
-    """Attempts in flight at once.
+class Places(Budget):
+    """Attempts in flight at once. A host that may hang gets a second attempt only in the first eighth."""
 
-    The last quarter is only for idle hosts, and one that may hang gets a second attempt only in the first eighth: 200
-    hosts that never answer, however much waits for them, leave room for all others.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_limits", "used")
-
-    def __init__(self, size: int) -> None:
-        self.used = 0
-        self.resize(size)
-
-    def resize(self, size: int) -> None:
-        """What is in flight above a smaller size ends by itself."""
-        self._limits = (size, size - size // 4, size // 8)
-
-    def admits(self, side: int) -> bool:
-        return self.used < self._limits[side]
+    def admits_side(self, side: int) -> bool:
+        if side == _UNHEARD:
+            return self.used < self.size // 8
+        if side <= _BUSY:
+            return self.admits(_ANSWERING, idle=side == _IDLE)
+        return self.admits(side - 1, idle=True)
 
 
 class Ring:
@@ -72,7 +77,7 @@ class Ring:
     __slots__ = ("_seats", "_sides", "_turn")
 
     def __init__(self) -> None:
-        self._sides: tuple[dict[Host, None], ...] = ({}, {}, {})
+        self._sides: tuple[dict[Host, None], ...] = tuple({} for _ in Side)
         self._seats: dict[Host, int] = {}
         self._turn = 0
 
@@ -89,14 +94,14 @@ class Ring:
             self._sides[mine][host] = None
             self._seats[host] = mine
 
-    def next(self, budget: Budget) -> Host | None:
+    def next(self, places: Places) -> Host | None:
         """The host whose turn it is. The sides alternate: a stream of new hosts can't starve the busy ones."""
         if not self._seats:
             return None
-        for offset in range(3):
-            side = (self._turn + offset) % 3
+        for offset in range(_SIDES):
+            side = (self._turn + offset) % _SIDES
             hosts = self._sides[side]
-            if hosts and budget.admits(side):
+            if hosts and places.admits_side(side):
                 self._turn = side + 1
                 return next(iter(hosts))
         return None
@@ -110,9 +115,11 @@ class Ring:
 
 
 def side_of(host: Host) -> int:
-    if not host.in_flight:
-        return _IDLE
-    return _BUSY if host.answers else _UNHEARD
+    if host.answers:
+        return _BUSY if host.in_flight else _IDLE
+    if host.in_flight:
+        return _UNHEARD
+    return _UNTRIED if host.answers is None else _SILENT
 
 
 class Board:
@@ -120,12 +127,13 @@ class Board:
 
     def __init__(self, rules: CircuitRules, *, first_attempts: int, retries: int) -> None:
         self._rules = rules
-        first, retry = Budget(first_attempts), Budget(retries)
+        first, retry = Places(first_attempts), Places(retries)
         self.budgets = {Kind.FIRST: first, Kind.RETRY: retry, Kind.PROBE: retry}
         self._rings = {kind: Ring() for kind in _KINDS}
         self._seating = tuple(self._rings.items())
         self._parked: list[tuple[float, int, Host]] = []
         self._parkings = 0
+        self._waiting_for: dict[str, deque[Host]] = {}
 
     def configure(self, rules: CircuitRules, *, first_attempts: int, retries: int) -> None:
         self._rules = rules
@@ -140,7 +148,10 @@ class Board:
         """A lane's queue or circuit changed: put it among those that may start, or take it away."""
         state = lane.circuit.state if lane.hydrated else _FROZEN
         ready, enabled = lane.host.ready, state is _ENABLED
-        _list(ready[_FIRST], lane, enabled and bool(lane.fresh))
+        has_fresh = enabled and bool(lane.fresh)
+        _list(ready[_FIRST], lane, has_fresh)
+        if has_fresh and lane.key != lane.host.name:
+            lane.host.list_head(lane)
         _list(ready[_RETRY], lane, enabled and bool(lane.due))
         _list(ready[_PROBE], lane, state is _DISABLED and lane.probe is not None)
         self._seat(lane.host, now)
@@ -156,11 +167,40 @@ class Board:
 
     def ended(self, start: Start, now: int) -> None:
         """An attempt is over, whatever became of it."""
-        self.budgets[start.kind].used -= 1
+        self.budgets[start.kind].give_back(start.host_class)
         start.lane.host.ended(start.kind)
         if start.kind is Kind.PROBE:
             start.lane.probing = False
         self.touch(start.lane, now)
+
+    def put_back(self, start: Start, now: int) -> None:
+        """An attempt was not made after all: its message is next in its lane again."""
+        lane, kind = start.lane, start.kind
+        if kind is Kind.PROBE:
+            lane.probe = start.entry
+        else:
+            (lane.fresh if kind is Kind.FIRST else lane.due).appendleft(start.entry)
+        self.ended(start, now)
+
+    def wait_for_address(self, host: Host, address: str, now: int) -> None:
+        """Start nothing to a host until an attempt to this address has ended."""
+        self._waiting_for.setdefault(address, deque()).append(host)
+        host.address_wait_until = now + ADDRESS_WAIT
+        self._seat(host, now)
+
+    def address_ended(self, address: str | None, now: int) -> None:
+        """An attempt to an address has ended: the host that waits for it the longest is next."""
+        if address is None or address not in self._waiting_for:
+            return
+        waiting = self._waiting_for[address]
+        while waiting:
+            host = waiting.popleft()
+            if host.address_wait_until > now:
+                host.address_wait_until = 0
+                self._seat(host, now)
+                break
+        if not waiting:
+            del self._waiting_for[address]
 
     def wake_at(self) -> float | None:
         """When the first host that only waits for its rate or a Retry-After may start again."""
@@ -174,21 +214,20 @@ class Board:
         other = _OTHER.get(kind)
         if other is None or host.last_kind is not kind or not host.ready[other]:
             return kind
-        allowed = host.has_room(other) and self.budgets[other].admits(side_of(host))
+        allowed = _may_start(host, other) and self.budgets[other].admits_side(side_of(host))
         return other if allowed else kind
 
     def _start(self, host: Host, kind: Kind, now: int) -> Start:
-        lane = next(iter(host.ready[kind]))
-        del host.ready[kind][lane]
-        host.ready[kind][lane] = None
+        lane = host.next_lane(kind)
         entry = self._take(lane, kind)
-        self.budgets[kind].used += 1
+        host_class = class_of(host.answers)
+        self.budgets[kind].take(host_class)
         host.started(kind, now)
         spell = lane.circuit.begin(self._rules, now, probe=kind is Kind.PROBE)
         lane.dirty = True
         self.touch(lane, now)
         self._rings[kind].rotate(host)
-        return Start(lane, entry, kind, spell)
+        return Start(lane, entry, kind, spell, host_class)
 
     def _take(self, lane: Lane, kind: Kind) -> Entry:
         if kind is Kind.PROBE:
@@ -205,7 +244,7 @@ class Board:
         side = side_of(host) if quiet_until <= now else None
         wanting = False
         for kind, ring in self._seating:
-            wants = bool(ready[kind]) and host.has_room(kind)
+            wants = bool(ready[kind]) and _may_start(host, kind)
             wanting = wanting or wants
             ring.set(host, side if wants else None)
         if wanting and quiet_until > now and host.parked_until != quiet_until:
@@ -220,13 +259,13 @@ class Board:
             self._seat(host, now)
 
 
+def _may_start(host: Host, kind: Kind) -> bool:
+    """Whether a host has a place for what it has ready of a kind, and nothing has to start before that."""
+    return host.has_room(kind) and not (kind is _FIRST and host.reads and host.awaits_older)
+
+
 def _list(lanes: dict[Lane, None], lane: Lane, wanted: bool) -> None:
     if wanted:
         lanes.setdefault(lane)
     elif lane in lanes:
         del lanes[lane]
-
-
-def position(entry: Entry) -> bytes:
-    """A message's place in the order of age within its lane: what probes rotate by."""
-    return entry.place.born.to_bytes(8, "big") + entry.message.id

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from zlib import crc32
 
-from holdfast.core.lane import ENTRIES_A_READ, LOW_WATER, Host, Lane
+from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Entry, Kind
 
 LEASE = 6_000
@@ -17,6 +17,8 @@ LEASE = 6_000
 RENEW_EVERY = 1_000
 CLOCKS_APART = 500
 """Milliseconds by which the clocks of two replicas may differ: both follow the database's."""
+CLAIMED_AT_LEAST, CLAIMED_AT_MOST = 8, 64
+"""Messages that one replica takes of a lane: what it has nobody else can send."""
 HEARD_WITHIN = 2 * RENEW_EVERY
 """Milliseconds in which everyone hears of who came or went."""
 
@@ -148,7 +150,7 @@ def stranded(lane: Lane) -> list[deque[Entry]]:
 
 def at_hand(limit: int) -> int:
     """How many fresh messages a lane may have in memory that were just accepted."""
-    return 2 * limit + LOW_WATER if limit else 0
+    return 2 * limit + CLAIMED_AT_LEAST if limit else 0
 
 
 def has_more(lane: Lane, now: int) -> bool:
@@ -165,5 +167,5 @@ def _retries(lane: Lane) -> int:
 
 def _wanted(limit: int, held: int) -> int:
     """How many more to claim, if less than half of what may be held is."""
-    most = min(max(LOW_WATER, 2 * limit), ENTRIES_A_READ) if limit else 0
+    most = min(max(CLAIMED_AT_LEAST, 2 * limit), CLAIMED_AT_MOST) if limit else 0
     return most - held if 2 * held < most else 0

@@ -7,22 +7,28 @@ start, rate and Retry-After holds still go by host:port. Only the head of a queu
 
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
+from holdfast.core.budget import HostClass, class_of
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
 from holdfast.core.message import Entry, Kind, MessageId, Standing
 from holdfast.core.schedule import RetryRules, expires_at
 
-LOW_WATER = 8
-"""Entries left in memory below which the next batch is read."""
-ENTRIES_A_READ = 64
+LOW_WATER = 32
+"""Entries left in memory below which the next batch is read: what starts while that read is under way."""
+ENTRIES_A_READ = 128
+READ_AHEAD = 5_000
+"""Milliseconds: of a host with a rate no more is read than it may be sent in this time."""
+SHORT_HOLD = 1_000
+"""Milliseconds: a host that is held for longer leaves memory, and its place to others."""
 
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """The limits of one host:port: in flight, slow start, rate, and the peace that a Retry-After asked for.
+    """The limits of one host:port: in flight, slow start, rate, and the hold that a Retry-After asked for.
 
-    `answers` tells whether its last attempt ended with an answer, whatever that said: a host that hangs, or was not
-    heard of yet, gets more than one attempt at once only while there is plenty of room.
+    `answers` tells whether its last attempt ended with an answer, whatever that said; None before the first one has
+    ended. budget.py says what follows. `reads` are its lanes with a read under way.
     """
 
     name: str
@@ -35,13 +41,16 @@ class Host:
     hold_until: int = 0
     next_slot: float = 0.0
     parked_until: float = 0.0
-    answers: bool = False
+    address_wait_until: int = 0
+    answers: bool | None = None
     last_kind: Kind = Kind.RETRY
     lanes: int = 0
     known: bool = False
     ready: dict[Kind, dict["Lane", None]] = field(
         default_factory=lambda: {Kind.FIRST: {}, Kind.RETRY: {}, Kind.PROBE: {}}
     )
+    reads: set["Lane"] = field(default_factory=set)
+    _heads: list[tuple[bytes, str, "Lane"]] = field(default_factory=list)
 
     def configure(self, per_host: int, interval: float) -> None:
         """Other limits from now on; a host in slow start stays in it."""
@@ -77,7 +86,39 @@ class Host:
         return kind is not Kind.RETRY or self.retries_in_flight < max(1, self.per_host // 2)
 
     def quiet_until(self) -> float:
-        return self.hold_until if self.hold_until > self.next_slot else self.next_slot
+        quiet: float = self.hold_until if self.hold_until > self.next_slot else self.next_slot
+        return self.address_wait_until if self.address_wait_until > quiet else quiet
+
+    @property
+    def host_class(self) -> HostClass:
+        return class_of(self.answers)
+
+    def list_head(self, lane: "Lane") -> None:
+        """Note which message of a lane is next: over all lanes of a host first attempts start in order of age."""
+        head = position(lane.fresh[0])
+        if lane.listed_head != head:
+            lane.listed_head = head
+            heappush(self._heads, (head, lane.key, lane))
+
+    def next_lane(self, kind: Kind) -> "Lane":
+        """The lane that the next attempt of a kind is for: of fresh messages the oldest, else the lanes take turns."""
+        ready = self.ready[kind]
+        while kind is Kind.FIRST and self._heads:
+            head, _, lane = self._heads[0]
+            if lane in ready and position(lane.fresh[0]) == head:
+                return lane
+            heappop(self._heads)
+            if lane.listed_head == head:
+                lane.listed_head = None
+        lane = next(iter(ready))
+        del ready[lane]
+        ready[lane] = None
+        return lane
+
+    @property
+    def awaits_older(self) -> bool:
+        """Whether a read under way may bring older messages than those in memory: no fresh one starts before them."""
+        return any(not lane.fresh for lane in self.reads)
 
     def started(self, kind: Kind, now: int) -> None:
         self.in_flight += 1
@@ -95,10 +136,12 @@ class Host:
 class Lane:
     """The head of one circuit's queue.
 
-    `known` are the ids in memory, in flight, or with an outcome not yet on disk; `lately` those settled while a read
-    of this lane was under way, which may still show them where they were. A `stale` lane has to be read again before
-    anything is decided by the heads of its queues; a `woken` one came by the agenda. `shelving` counts messages on
-    their way from memory to the queue on disk, which no later one may overtake.
+    `known` are the ids in memory, in flight, or with an outcome not yet on disk, each with what the memory budget
+    counts it for; `lately` those settled while a read of this lane was under way, which may still show them where they
+    were. A `stale` lane has to be read again before anything is decided by the heads of its queues; a `woken` one came
+    by the agenda. `shelving` counts messages on their way from memory to the queue on disk, which no later one may
+    overtake. What is in the queue before `read_to` is in memory already. `listed_head` is the message that its host
+    knows as next.
     """
 
     key: str
@@ -115,8 +158,10 @@ class Lane:
     next_due: int | None = None
     oldest: int | None = None
     probe_from: int | None = None
-    known: set[MessageId] = field(default_factory=set)
+    known: dict[MessageId, tuple[HostClass, int]] = field(default_factory=dict)
     loading: bool = False
+    read_to: bytes = b""
+    listed_head: bytes | None = None
     shelving: int = 0
     woken: bool = False
     timer: int | None = None
@@ -132,23 +177,38 @@ class Lane:
         return not (self.known or self.loading or self.shelving)
 
     def wants_entries(self, now: int) -> bool:
-        if self.stale:
-            return True
-        if not self.enabled:
+        return self.stale or self.runs_low(now)
+
+    def runs_low(self, now: int) -> bool:
+        """Whether something waits on disk that should be in memory by now."""
+        if not self.enabled or self.is_held(now):
             return False
-        if self.more_fresh and self.fresh_wanted:
+        if self.more_fresh and not self.shelving and self.fresh_wanted:
             return True
         return self.next_due is not None and self.next_due <= now and self.due_wanted > 0
+
+    def is_held(self, now: int) -> bool:
+        """Whether its host is left alone for so long that nothing of it should be in memory."""
+        return self.host.hold_until > now + SHORT_HOLD
 
     @property
     def fresh_wanted(self) -> int:
         """How many fresh entries to read now."""
-        return ENTRIES_A_READ if len(self.fresh) < LOW_WATER else 0
+        return self._wanted(len(self.fresh))
 
     @property
     def due_wanted(self) -> int:
         """How many due entries to read now."""
-        return ENTRIES_A_READ if self.due_held < LOW_WATER else 0
+        return 0 if len(self.due) >= LOW_WATER else self._wanted(self.due_held)
+
+    def _wanted(self, held: int) -> int:
+        ahead = self.read_ahead
+        return ahead if held < min(LOW_WATER, ahead) else 0
+
+    @property
+    def read_ahead(self) -> int:
+        interval = self.host.interval
+        return max(1, min(ENTRIES_A_READ, int(READ_AHEAD / interval))) if interval else ENTRIES_A_READ
 
     @property
     def due_held(self) -> int:
@@ -184,14 +244,22 @@ class Heads:
     probe_from: int | None = None
 
 
-def wake_at(circuit: Circuit, heads: Heads, rules: CircuitRules, retry: RetryRules) -> int:
-    """When a lane that is not in memory needs attention next; 0 if only a new message or an operator changes it."""
+def wake_at(circuit: Circuit, heads: Heads, rules: CircuitRules, retry: RetryRules, hold_until: int = 0) -> int:
+    """When a lane that is not in memory needs attention next; 0 if only a new message or an operator changes it.
+
+    `hold_until` is what a Retry-After asked for: until then nothing starts.
+    """
     if heads.oldest is None:
         forget_at = max(circuit.last_attempt_at or 0, circuit.since) + rules.forget_after
         return forget_at if circuit.state is CircuitState.ENABLED else 0
     if circuit.state is CircuitState.ENABLED:
-        return min(moment for moment in (heads.waiting, heads.due) if moment is not None)
+        return max(hold_until, min(moment for moment in (heads.waiting, heads.due) if moment is not None))
     expiry = expires_at(retry, heads.oldest, circuit.enabled_at)
     if circuit.state is CircuitState.FROZEN or heads.probe_from is None:
         return expiry
-    return min(expiry, max(circuit.next_probe_at or 0, heads.probe_from))
+    return min(expiry, max(circuit.next_probe_at or 0, heads.probe_from, hold_until))
+
+
+def position(entry: Entry) -> bytes:
+    """A message's place in the order of age: what fresh messages start and probes rotate by."""
+    return entry.place.born.to_bytes(8, "big") + entry.message.id

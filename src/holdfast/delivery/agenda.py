@@ -1,18 +1,22 @@
 """When to look at which lane: timers of the lanes in memory, and the store's agenda for all the others.
 
-The agenda is read when its first moment has come, never on a schedule: a waiting host costs nothing meanwhile.
+The agenda is read when its first moment has come, never on a schedule: a waiting host costs nothing meanwhile. Lanes
+that there is no room for in memory are passed over, and looked for again when there is. A read goes on from where the
+last one ended, so that many overdue lanes are not walked for each one that comes due.
 """
 
 from heapq import heappop, heappush
 
+from holdfast.core.budget import HostClass
 from holdfast.core.lane import Lane
 from holdfast.delivery.roster import Roster
-from holdfast.store.port import Store
+from holdfast.store.port import Agenda, Store
 
-LIVE_LANES = 1_024
 LANES_A_READ = 128
 SNOOZE = 1_000
 """A lane that was woken is not woken again before this has passed, unless something of it was written meanwhile."""
+PASSED_OVER_A_SECOND = 4_096
+"""Lanes passed over for want of room that are walked again within a second; more of them are later."""
 NEVER = 1 << 62
 
 
@@ -23,14 +27,22 @@ class AgendaKeeper:
         self._timers: list[tuple[int, int, Lane]] = []
         self._set = 0
         self._snoozed: dict[str, int] = {}
-        self._crowded = False
+        self._passed_over = 0
+        self._lacking: set[HostClass] = set()
         self._read_at = 0
+        self._read_to = 0
+        self._again_at = 0
         self._reading = False
 
     @property
     def next_at(self) -> int:
         """When to look again; 0 while that is done."""
         return 0 if self._reading else min(self._read_at, self._timers[0][0] if self._timers else NEVER)
+
+    @property
+    def has_overdue(self) -> bool:
+        """Whether lanes need attention that there was no room for."""
+        return self._passed_over > 0
 
     def set_timer(self, lane: Lane, moment: int) -> None:
         """Wake a lane that is in memory."""
@@ -44,13 +56,13 @@ class AgendaKeeper:
 
         A lane that needs it now is in memory already, or has left it meanwhile and gets another look.
         """
-        return self._look_at(wake if wake > now else now + SNOOZE)
+        return self._look_at(wake) if wake > now else self._look_again_at(now + SNOOZE)
 
     def rest(self, key: str, until: int | None, now: int) -> bool:
         """A lane that was woken leaves memory; look whether the agenda still names it, not before `until` if given."""
         if until is not None:
             self._snoozed[key] = until
-        return self._look_at(max(self._snoozed.get(key, 0), now + SNOOZE))
+        return self._look_again_at(max(self._snoozed.get(key, 0), now + SNOOZE))
 
     def awake(self, key: str) -> None:
         """Something of a lane was written: its moment in the agenda is a new one."""
@@ -58,12 +70,17 @@ class AgendaKeeper:
 
     def look_now(self) -> None:
         """Whatever was known, the agenda may have changed."""
-        self._look_at(0)
+        self._look_again_at(0)
 
     def left(self) -> bool:
-        """A lane left memory: one that found no room there may come. True if one waits for that."""
-        crowded, self._crowded = self._crowded, False
-        return crowded and self._look_at(0)
+        """Something left memory: lanes that were passed over may come. True if there are some, and much room."""
+        if not self._passed_over or not any(map(self._roster.memory.is_half_free, self._lacking)):
+            return False
+        return self._look_again_at(0)
+
+    def expect(self, moment: int) -> bool:
+        """A lane that leaves memory needs attention then. True if that is earlier than was known."""
+        return self._look_at(moment)
 
     def fired(self, now: int) -> list[Lane]:
         """The lanes whose timer has come; live again if they were not."""
@@ -80,27 +97,42 @@ class AgendaKeeper:
         if self._read_at > now:
             return []
         self._snoozed = {key: until for key, until in self._snoozed.items() if until > now}
-        room = min(LANES_A_READ, LIVE_LANES - len(self._roster.live))
-        if room <= 0:
-            self._crowded = True
-            self._read_at = NEVER
-            return []
-        self._read_at = NEVER
+        if self._again_at <= now:
+            self._read_to, self._again_at, self._passed_over = 0, NEVER, 0
         skip = self._skip(now)
+        memory = self._roster.memory
+        self._lacking = {each for each in HostClass if not memory.admits(each, idle=True)}
+        classes = frozenset(HostClass) - self._lacking
+        self._read_at = NEVER
         self._reading = True
-        agenda = await self._store.agenda(now, room, skip)
+        agenda = await self._store.agenda(now, LANES_A_READ, skip, classes, self._read_to)
         self._reading = False
-        self._read_at = min(self._read_at, agenda.next or NEVER, min(self._snoozed.values(), default=NEVER))
-        if skip.met_live:
-            self._look_at(now + SNOOZE)
+        self._note_read(agenda, skip, now)
         lanes = [self._roster.enlist(key, None) for key in agenda.lanes]
         for lane in lanes:
             lane.stale = lane.woken = True
             self._snoozed[lane.key] = now + SNOOZE
         return lanes
 
+    def _note_read(self, agenda: Agenda, skip: "Skip", now: int) -> None:
+        """The next read goes on from where this one ended. What was passed over is looked at again from the start, the
+        later the more that was.
+        """
+        self._read_to = now + 1 if agenda.next is None or agenda.next > now else agenda.next
+        self._passed_over += agenda.passed_over
+        self._look_at(agenda.next or NEVER)
+        if skip.met_live or self._passed_over:
+            self._look_again_at(now + SNOOZE * (1 + self._passed_over // PASSED_OVER_A_SECOND))
+        if self._snoozed:
+            self._look_again_at(min(self._snoozed.values()))
+
     def _skip(self, now: int) -> "Skip":
         return Skip(self._roster.live, self._snoozed)
+
+    def _look_again_at(self, moment: int) -> bool:
+        """Read the agenda from its start then."""
+        self._again_at = min(self._again_at, moment)
+        return self._look_at(moment)
 
     def _look_at(self, moment: int) -> bool:
         earlier = moment < self._read_at

@@ -26,13 +26,11 @@ from holdfast.delivery.hands import HANDS_KEPT, Hand
 from holdfast.delivery.lane_reader import LaneReader
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settlement, Settling
+from holdfast.http.errors import AddressBusy
 from holdfast.store.port import SaveLane, Shelve, Store
 
-FRESH_IN_MEMORY = 256
-"""Fresh messages of one lane that are kept in memory; more of them wait on disk."""
-BYTES_IN_MEMORY = 32 << 20
-UNWRITTEN = 2_048
-"""Operations not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
+UNWRITTEN = 4_096
+"""Outcomes not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
 
 
 class Dispatcher:
@@ -58,6 +56,7 @@ class Dispatcher:
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
         self._free: list[Hand] = []
+        self._unwritten = 0
         self._rests_until: float = 0
         self._quiet = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -93,6 +92,8 @@ class Dispatcher:
         self._pump(now)
         for lane in changed:
             self._look_after(lane, now)
+        if self._reader.wanted:
+            self._called.set()  # what was written has left memory, so there may be room to read
         self._tell_quiet()
 
     def attend(self, lane: Lane) -> None:
@@ -111,7 +112,10 @@ class Dispatcher:
     def _look_after(self, lane: Lane, now: int) -> None:
         if lane.loading:
             return
-        if lane.wants_entries(now) or lane.wants_probe(now):
+        if lane.is_held(now) and lane.hydrated:
+            self._retreat(lane)
+        wants_read = lane.wants_entries(now) or lane.wants_probe(now)
+        if wants_read and self._reader.may_read(lane):
             self._reader.want(lane)
             self._called.set()
         elif lane.is_idle:
@@ -168,12 +172,18 @@ class Dispatcher:
         """Messages were dropped from the store: what is in memory of them is not sent any more."""
         for key in lanes:
             lane = self._roster.find(key)
-            for queue in (lane.fresh, lane.due) if lane is not None else ():
-                gone = [entry for entry in queue if entry.message.id in ids]
-                for entry in gone:
-                    queue.remove(entry)
-                    self._roster.release(self._roster.enlist(key, None), entry.message)
+            if lane is not None:
+                self._withdraw_from(lane, ids)
             self.revive(key, lanes[key])
+
+    def _withdraw_from(self, lane: Lane, ids: Container[MessageId]) -> None:
+        for queue in (lane.fresh, lane.due):
+            for entry in [entry for entry in queue if entry.message.id in ids]:
+                queue.remove(entry)
+                self._roster.release(lane, entry.message)
+        if lane.probe is not None and lane.probe.message.id in ids:
+            self._roster.release(lane, lane.probe.message)
+            lane.probe = None
 
     def is_queued(self, id: MessageId, key: str) -> bool:
         """Whether a message is in memory and next in its lane: it can't be made due any sooner."""
@@ -222,7 +232,7 @@ class Dispatcher:
     @property
     def is_quiet(self) -> bool:
         """Nothing is under way, and nothing is due."""
-        if self.in_flight or self._reader.wanted or self._store.pending:
+        if self.in_flight or self._reader.wanted or self._store.pending or self._agenda.has_overdue:
             return False
         now = self._clock.now()
         return self._agenda.next_at > now and not self._board.is_pacing(now)
@@ -261,7 +271,7 @@ class Dispatcher:
 
     async def _rest(self) -> None:
         """Sleep until something is due, or somebody calls."""
-        if self._reader.wanted:
+        if self._reader.has_work:
             self._called.set()
         moment = self._rests_until = min(self._agenda.next_at, self._pause_ends())
         deadline = self._clock.deadline(moment) if moment < NEVER else float("inf")
@@ -273,7 +283,7 @@ class Dispatcher:
         nursery = self._nursery
         if nursery is None:
             return
-        while self._store.pending < UNWRITTEN and (start := self._board.pick(now)) is not None:
+        while self._unwritten < UNWRITTEN and (start := self._board.pick(now)) is not None:
             self.in_flight[start.entry.message.id] = start
             if self._free:
                 self._free.pop().take(start)
@@ -291,18 +301,24 @@ class Dispatcher:
         hand = Hand(start)
         while hand.start is not None:
             start, hand.start = hand.start, None
-            outcome, began = await self._attempt(start)
+            ended = await self._attempt(start)
             is_kept = len(self._free) < HANDS_KEPT
             if is_kept:
                 self._free.append(hand)
-            self._settle(start, outcome, began)
+            if isinstance(ended, AddressBusy):
+                self._put_back(start, ended.address)
+            else:
+                self._settle(start, *ended)
             if is_kept and hand.start is None:
                 await hand.wait(self._free)
 
-    async def _attempt(self, start: Start) -> tuple[Outcome, int]:
+    async def _attempt(self, start: Start) -> tuple[Outcome, int] | AddressBusy:
+        """What came of it and when it began, or that it could not be made now."""
         began = self._clock.now()
         try:
             outcome = await self._courier.carry(start.entry.message, began)
+        except AddressBusy as busy:
+            return busy
         except trio.Cancelled:
             self._nursery = None  # nothing starts any more: what only waits was not tried
             self._settle(start, of_error(ErrorKind.INTERRUPTED, "holdfast was shutting down"), began)
@@ -319,19 +335,36 @@ class Dispatcher:
         settlement = self._settling.settle(start, outcome, began, now)
         settlement.operation.done = lambda result: self._settled(start, settlement, result)
         del self.in_flight[start.entry.message.id]
+        self._unwritten += 1
         self._store.submit(settlement.operation)
         if settlement.change is not None:
             lane.stale = True
             if not lane.enabled:
                 self._retreat(lane)
         self._board.ended(start, now)
+        self._board.address_ended(outcome.address, now)
         self._pump(now)
+        if not lane.loading and lane.runs_low(now) and self._reader.may_read(lane):
+            # Not only when the outcome is on disk: how fast a backlog drains must not depend on the disk.
+            self._reader.want(lane)
+            self._called.set()
+
+    def _put_back(self, start: Start, address: str) -> None:
+        """No attempt was made: its address has as many unanswered ones as it may."""
+        lane, now = start.lane, self._clock.now()
+        del self.in_flight[start.entry.message.id]
+        self._board.put_back(start, now)
+        self._board.wait_for_address(lane.host, address, now)
+        if not lane.enabled:
+            self._retreat(lane)
+        self.attend(lane)
 
     def _settled(self, start: Start, settlement: Settlement, result: Any) -> None:
         """An outcome is on disk: where the message stands now is for the next read to say."""
         lane, message = start.lane, start.entry.message
+        self._unwritten -= 1
         self._roster.release(lane, message)
-        if lane.loading:
+        if self._reader.is_reading(lane):
             lane.lately.add(message.id)
         if settlement.due is not None:
             self._reader.note_due(lane, settlement.due)
@@ -344,7 +377,7 @@ class Dispatcher:
             self._retreat(lane)
 
     def _retreat(self, lane: Lane) -> None:
-        """Its circuit lets nothing through: what is in memory waits on disk like the rest."""
+        """Nothing of it may start for a while: what is in memory waits on disk like the rest."""
         entries = self._empty(lane, [lane.fresh, lane.due])
         shelved = [entry.message for entry in entries if entry.place.standing is Standing.ACTIVE]
         if shelved:
@@ -355,6 +388,7 @@ class Dispatcher:
         entries = [entry for queue in queues for entry in queue]
         for queue in queues:
             queue.clear()
+        lane.read_to = b""
         for entry in entries:
             self._roster.release(lane, entry.message)
         self._board.touch(lane, self._clock.now())
@@ -380,13 +414,19 @@ class Dispatcher:
     def _has_room(self, lane: Lane) -> bool:
         if lane.more_fresh or lane.shelving or (lane.hydrated and not lane.enabled):
             return False
-        return len(lane.fresh) < FRESH_IN_MEMORY and self._roster.bytes_held < BYTES_IN_MEMORY
+        if len(lane.fresh) >= 2 * lane.read_ahead or lane.is_held(self._clock.now()):
+            return False
+        return self._roster.has_room(lane)
 
     def _let_go(self, lane: Lane) -> None:
+        now, held_until = self._clock.now(), lane.host.hold_until
         if lane.woken:
             lane.woken = False
-            if self._agenda.rest(lane.key, self.on_quiet_lane(lane), self._clock.now()):
+            until = self.on_quiet_lane(lane)
+            if self._agenda.rest(lane.key, max(until or 0, held_until) if held_until > now else until, now):
                 self._called.set()
+        if lane.next_due is not None and self._agenda.expect(max(lane.next_due, held_until)):
+            self._called.set()
         self._roster.retire(lane)
         if self._agenda.left():
             self._called.set()

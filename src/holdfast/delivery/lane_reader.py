@@ -5,9 +5,10 @@ accepted meanwhile is not shown: `Lane.lately` and the hints make up for both.
 """
 
 import logging
+from itertools import islice
 
 from holdfast.clock import Clock
-from holdfast.core.lane import Lane
+from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
@@ -41,16 +42,33 @@ class LaneReader:
         """A message of this lane is to be tried again then."""
         self._note(lane, due, queued=False)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a lane that was asked for may be read now."""
+        return any(map(self.may_read, self.wanted.values()))
+
+    def is_reading(self, lane: Lane) -> bool:
+        return lane in self._meanwhile
+
     async def read(self) -> list[Lane]:
-        """Read the lanes that were asked for, some at a time. Returns those that were read."""
-        lanes = list(self.wanted.values())[:LANES_A_READ]
+        """Read the lanes that were asked for, some at a time and as the memory budget allows. Returns those read."""
+        lanes = list(islice(filter(self.may_read, self.wanted.values()), LANES_A_READ))
         if not lanes:
             return []
-        views = await self._store.survey([self._ask(lane) for lane in lanes])
-        for lane, view in zip(lanes, views, strict=True):
+        asks = [self._ask(lane) for lane in lanes]
+        for lane in lanes:
+            self._meanwhile[lane] = []
+            if lane.key != lane.host.name:
+                lane.host.reads.add(lane)
+        views = await self._store.survey(asks, self._bytes_left)
+        for lane in lanes:
+            lane.host.reads.discard(lane)
+        for lane, view in zip(lanes, views, strict=False):
             del self.wanted[lane.key]
             self._take(lane, view)
-        return lanes
+        for lane in lanes[len(views) :]:
+            del self._meanwhile[lane]
+        return lanes[: len(views)]
 
     async def hydrate(self, lane: Lane) -> None:
         """Make sure that a lane's circuit is known."""
@@ -58,34 +76,60 @@ class LaneReader:
         if not lane.hydrated:
             self._roster.hydrate(lane, view.record)
 
+    def may_read(self, lane: Lane) -> bool:
+        """What is known of a lane, and a probe for it, is always read; its messages only while there is room."""
+        return not (lane.hydrated and lane.enabled) or self._roster.has_room(lane)
+
+    @property
+    def _bytes_left(self) -> int:
+        memory = self._roster.memory
+        return max(0, memory.size - memory.used) // 2
+
     def _ask(self, lane: Lane) -> Ask:
         fresh, due = lane.fresh_wanted, lane.due_wanted
-        if lane.hydrated and not lane.enabled:
+        may_send = lane.enabled or not lane.hydrated
+        if not may_send or lane.is_held(self._clock.now()) or not self._roster.has_room(lane):
             fresh = due = 0
-        skip = frozenset(lane.known | self._broken)
-        return Ask(lane.key, self._clock.now(), fresh, due, lane.circuit.probed, skip)
+        if lane.shelving:
+            fresh = 0
+        if lane.stale:
+            lane.read_to = b""
+        skip = frozenset(lane.known.keys() | self._broken)
+        return Ask(lane.key, self._clock.now(), fresh, due, lane.circuit.probed, skip, lane.read_to)
 
     def _take(self, lane: Lane, view: View) -> None:
         if not lane.hydrated:
             self._roster.hydrate(lane, view.record)
-        passed = lane.lately | lane.known
+        passed = lane.lately | lane.known.keys()
         lane.stale = False
+        in_order = self._in_order(lane, view.fresh)
         self._take_heads(lane, view)
         if lane.enabled:
-            self._queue(lane, [entry for entry in (*view.fresh, *view.due) if entry.message.id not in passed])
+            self._queue(lane, [entry for entry in (*in_order, *view.due) if entry.message.id not in passed])
+            if in_order:
+                lane.read_to = position(in_order[-1])
+        if len(in_order) < len(view.fresh):
+            lane.more_fresh = True
         elif lane.wants_probe(self._clock.now()):
             self._queue_probe(lane, view.probe, passed)
+
+    def _in_order(self, lane: Lane, entries: list[Entry]) -> list[Entry]:
+        """The entries that no message overtakes which was on its way to the queue when they were read."""
+        if lane.shelving:
+            return []
+        queued = [moment for moment, is_queued in self._meanwhile[lane] if is_queued]
+        return [entry for entry in entries if entry.place.born < min(queued)] if queued else entries
 
     def _take_heads(self, lane: Lane, view: View) -> None:
         """What there is besides the entries, as it was when the read began, and what came meanwhile."""
         self._report(view.broken)
-        lane.more_fresh = view.more_fresh
+        lane.more_fresh = view.more_fresh or lane.shelving > 0
         lane.next_due = view.next_due
         lane.oldest = view.heads.oldest
         lane.probe_from = view.heads.probe_from
         lane.loading = False
         lane.lately.clear()
-        for moment, queued in self._meanwhile.pop(lane, ()):
+        for moment, queued in self._meanwhile.pop(lane):
             self._note(lane, moment, queued=queued)
 
     def _queue_probe(self, lane: Lane, probe: Entry | None, passed: set[MessageId]) -> None:
@@ -103,12 +147,14 @@ class LaneReader:
             (lane.due if entry.place.retry else lane.fresh).append(entry)
 
     def _note(self, lane: Lane, moment: int, *, queued: bool) -> None:
-        if lane.loading:
-            self._meanwhile.setdefault(lane, []).append((moment, queued))
+        if lane in self._meanwhile:
+            self._meanwhile[lane].append((moment, queued))
         lane.oldest = moment if lane.oldest is None else min(lane.oldest, moment)
         if queued:
             lane.more_fresh = True
             lane.probe_from = 0
+            if moment <= int.from_bytes(lane.read_to[:8], "big"):
+                lane.read_to = b""
             return
         lane.next_due = moment if lane.next_due is None else min(lane.next_due, moment)
         lane.probe_from = moment if lane.probe_from is None else min(lane.probe_from, moment)

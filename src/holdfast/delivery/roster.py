@@ -8,7 +8,9 @@ comes soon; when they leave, their counters go to disk. So a waiting host costs 
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from holdfast.core.budget import Budget
 from holdfast.core.lane import Host, Lane
+from holdfast.core.memory import DELIVERING, weight
 from holdfast.core.message import Message
 from holdfast.store.port import LaneRecord, SaveLane, Store
 
@@ -27,7 +29,7 @@ class Roster:
         self._hosts: dict[str, Host] = {}
         self._cold: OrderedDict[str, Lane] = OrderedDict()
         self.live: dict[str, Lane] = {}
-        self.bytes_held = 0
+        self.memory = Budget(DELIVERING)
 
     def configure(self, *, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
         self._per_host, self._rate, self._rates = per_host, rate, rates
@@ -39,15 +41,20 @@ class Roster:
         rates = [rate for rate in (self._rate, self._rates.get(host, 0)) if rate]
         return 1000 / min(rates) if rates else 0.0
 
+    def has_room(self, lane: Lane) -> bool:
+        """Whether more of this lane may be in memory."""
+        return self.memory.admits(lane.host.host_class, idle=not lane.known)
+
     def hold(self, lane: Lane, message: Message) -> None:
         """A message of this lane is in memory."""
-        lane.known.add(message.id)
-        self.bytes_held += len(message.body)
+        if message.id not in lane.known:
+            charge = lane.known[message.id] = lane.host.host_class, weight(message)
+            self.memory.take(*charge)
 
     def release(self, lane: Lane, message: Message) -> None:
-        if message.id in lane.known:
-            lane.known.remove(message.id)
-            self.bytes_held -= len(message.body)
+        charge = lane.known.pop(message.id, None)
+        if charge is not None:
+            self.memory.give_back(*charge)
 
     def find(self, key: str) -> Lane | None:
         return self.live.get(key) or self._cold.get(key)
@@ -73,6 +80,8 @@ class Roster:
         lane.circuit = record.circuit
         host = lane.host
         host.hold_until = max(host.hold_until, record.hold_until)
+        if host.answers is None:
+            host.answers = record.answers
         if not host.known:
             host.known = True
             is_new = record.run == self._run and lane.key == host.name

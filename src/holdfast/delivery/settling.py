@@ -92,7 +92,10 @@ class Settling(Telling):
         )
         self.tally.outcomes[str(outcome.error or outcome.status)] += 1
         self.tally.attempt_seconds.observe(attempt.duration / 1000)
-        start.lane.host.answers = outcome.status is not None
+        if outcome.status is not None:
+            start.lane.host.answers = True
+        elif outcome.fault is Fault.HOST:
+            start.lane.host.answers = False  # what fails on this side says nothing of the host
         start.lane.dirty = True
         if outcome.delivered:
             return self._delivered(start, attempt, now)

@@ -3,6 +3,7 @@
     Exception
     ├── ProtocolError          a peer's request breaks HTTP or a limit; `status` is the answer to it
     ├── Problem                (problem.py) a refusal by whoever uses the server
+    ├── AddressBusy            too many exchanges with an address have no answer yet; nothing was sent
     └── ExchangeError          no answer was had; `kind` is a word for records
         ├── ExchangeTimeout    "timeout"   the total deadline passed; `stage` says during what
         ├── ConnectError       "connect"   no address could be dialled; `errno` of the last one
@@ -32,6 +33,14 @@ class ProtocolError(Exception):
 
     def __str__(self) -> str:
         return f"{self.status}: {self.detail}"
+
+
+class AddressBusy(Exception):
+    """Nothing was dialled: `address` has as many unanswered exchanges as it may."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
 
 
 class ExchangeError(Exception):

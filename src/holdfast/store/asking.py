@@ -17,6 +17,8 @@ from holdfast.store import choosing, handing, reads
 from holdfast.store import stories as story_reads
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
+    ALL_CLASSES,
+    NO_LIMIT,
     Agenda,
     Ask,
     CircuitView,
@@ -74,15 +76,19 @@ class Asking(ABC):
         self._tell_faults(faults)
         return result
 
-    async def survey(self, asks: Sequence[Ask]) -> list[View]:
+    async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
         views: list[View] = []
-        for start in range(0, len(asks), LANES_A_READ):
-            ask_some = partial(_survey, asks=asks[start : start + LANES_A_READ])
-            views += await self._read(ask_some)
+        while len(views) < len(asks) and bytes_wanted >= 0:
+            ask_some = partial(_survey, asks=asks[len(views) : len(views) + LANES_A_READ])
+            some = await self._read(ask_some)
+            bytes_wanted -= sum(view.size for view in some)
+            views += some
         return views
 
-    async def agenda(self, now: int, limit: int, skip: Container[str]) -> Agenda:
-        return await self._read(lambda transaction: reads.agenda(transaction, now, limit, skip))
+    async def agenda(
+        self, now: int, limit: int, skip: Container[str], classes: Container[int] = ALL_CLASSES, since: int = 0
+    ) -> Agenda:
+        return await self._read(lambda transaction: reads.agenda(transaction, now, limit, skip, classes, since))
 
     async def oldest_finished(self) -> Finished:
         return await self._read(reads.oldest_finished)

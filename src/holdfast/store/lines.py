@@ -92,6 +92,7 @@ def circuit_line(record: LaneRecord) -> Line:
         "limit": record.limit,
         "run": rfc3339(record.run),
         "hold_until": rfc3339(record.hold_until),
+        "answers": record.answers,
     }
 
 
@@ -198,7 +199,8 @@ def read_circuit(line: Line) -> LaneRecord:
         _optional_ms(line["next_probe_at"]),
         None if line["probed"] is None else bytes.fromhex(line["probed"]),
     )
-    return LaneRecord(line["key"], line["host"], circuit, line["limit"], _ms(line["run"]), _ms(line["hold_until"]))
+    run, hold_until = _ms(line["run"]), _ms(line["hold_until"])
+    return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, line.get("answers"))
 
 
 def read_message(line: Line) -> Stored:

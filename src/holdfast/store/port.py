@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Change, Circuit, CircuitState
 from holdfast.core.fleet import Crew
 from holdfast.core.lane import Heads, Lane
@@ -17,6 +18,9 @@ from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Message, Me
 from holdfast.core.schedule import Dead, RetryAt
 
 Done = Callable[[Any], None]
+
+ALL_CLASSES = frozenset(HostClass)
+NO_LIMIT = 1 << 62
 
 SCARCE = 0.7
 """The part of the store in use above which the oldest delivered records go before their time."""
@@ -263,7 +267,9 @@ class ReviewLanes(Operation):
 
 
 class LaneRecord(NamedTuple):
-    """A lane as stored. `run` is the start of the run that wrote `limit`: another run begins in slow start."""
+    """A lane as stored. `run` is the start of the run that wrote `limit`: another run begins in slow start. `answers`
+    tells whether its host's last attempt got an answer; None if that is not known.
+    """
 
     key: str
     host: str
@@ -271,6 +277,7 @@ class LaneRecord(NamedTuple):
     limit: int
     run: int
     hold_until: int
+    answers: bool | None = None
 
 
 class Verdict(NamedTuple):
@@ -302,7 +309,10 @@ class Switch(Operation):
 
 
 class Ask(NamedTuple):
-    """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`."""
+    """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`.
+
+    What stands in the queue before `read_to` was read already: it need not be looked at again.
+    """
 
     lane: str
     now: int
@@ -310,6 +320,7 @@ class Ask(NamedTuple):
     due: int
     probed: bytes | None
     skip: frozenset[MessageId]
+    read_to: bytes = b""
 
 
 class View(NamedTuple):
@@ -324,12 +335,21 @@ class View(NamedTuple):
     heads: Heads
     broken: list[tuple[MessageId, str]]
 
+    @property
+    def size(self) -> int:
+        """Bytes of bodies in it."""
+        return sum(len(entry.message.body) for entry in (*self.fresh, *self.due))
+
 
 class Agenda(NamedTuple):
-    """Lanes that need attention by now, the longest waiting first, and when the next one does after that."""
+    """Lanes that need attention by now, the longest waiting first, and when the next one does after that.
+
+    `passed_over` counts those that do, and whose hosts are of a class that was not asked for.
+    """
 
     lanes: list[str]
     next: int | None
+    passed_over: int = 0
 
 
 class Finished(NamedTuple):
@@ -411,9 +431,13 @@ class Store(Acceptance, Protocol):
     def pending(self) -> int:
         """Operations not yet on disk: whoever produces them holds back above a bound."""
 
-    async def survey(self, asks: Sequence[Ask]) -> list[View]: ...
+    async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
+        """What is asked of lanes, in this order. Once more than `bytes_wanted` were read, the rest may be left out."""
 
-    async def agenda(self, now: int, limit: int, skip: Container[str]) -> Agenda: ...
+    async def agenda(
+        self, now: int, limit: int, skip: Container[str], classes: Container[int] = ALL_CLASSES, since: int = 0
+    ) -> Agenda:
+        """Lanes that need attention from `since` to `now`, of hosts of these classes as far as the store knows them."""
 
     async def oldest_finished(self) -> Finished: ...
 

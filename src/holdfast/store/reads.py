@@ -1,8 +1,8 @@
 """What is asked of the tables, each inside one short read transaction. Nothing here costs by how much waits."""
 
 from collections.abc import Container, Iterator
-from itertools import islice
 
+from holdfast.core.budget import HostClass
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads
@@ -24,10 +24,12 @@ from holdfast.store.tables import (
 
 BATCH_BYTES = 1 << 20
 """Bodies read ahead of their turn stay below this a lane, whatever their number."""
+MOMENTS_A_READ = 4_096
+"""Moments that one read of the agenda looks at: no read transaction gets old."""
 HELD_SEEN = 10_000
-"""Held messages that are passed over in search of a probe: a lane may be full of them, and the writer waits meanwhile.
-After so many the first that is due is as good.
-"""
+"""Held messages that are passed over in search of a probe. After so many the first that is due is as good."""
+HELD_SEEN_BY_WRITER = 64
+"""The same while the writer brings a lane's moments up to date, and the loop stands still."""
 
 
 def heads_of(transaction: Transaction, key: bytes, *, probing: bool) -> Heads:
@@ -49,7 +51,9 @@ def _probe_from(transaction: Transaction, key: bytes, waiting: int | None, due: 
     """When the first message may be a probe: one that is not held may at any time, a held one when it is due."""
     if waiting is not None:
         return 0
-    for value in islice(transaction.values(Table.AGING, key), HELD_SEEN):
+    for number, value in enumerate(transaction.values(Table.AGING, key)):
+        if number >= HELD_SEEN_BY_WRITER:
+            return 0  # Whether there is one after those is for the search of a probe to find out.
         try:
             if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
                 return 0
@@ -86,7 +90,7 @@ def survey(transaction: Transaction, ask: Ask) -> View:
     broken: list[tuple[MessageId, str]] = []
     if record is None and transaction.get(Table.LANES, key) is not None:
         broken.append((bytes(16), f"the record of lane {ask.lane} can't be read: its circuit starts anew"))
-    fresh, more = _entries(transaction, Table.WAITING, key, ask, ask.fresh, broken)
+    fresh, more = _entries(transaction, Table.WAITING, key, ask, ask.fresh, broken, ask.read_to)
     due, next_due = _entries(transaction, Table.RETRY, key, ask, ask.due, broken)
     probing = record is not None and record.circuit.state is CircuitState.DISABLED
     probed = ask.probed or (record.circuit.probed if record is not None else None)
@@ -102,12 +106,13 @@ def _entries(
     ask: Ask,
     limit: int,
     broken: list[tuple[MessageId, str]],
+    start: bytes = b"",
 ) -> tuple[list[Entry], int | None]:
-    """The next entries of an index, and the moment of the first that was left there."""
+    """The next entries of an index from `start` on, and the moment of the first that was left there."""
     entries: list[Entry] = []
     size = 0
     standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
-    for value in transaction.values(table, key):
+    for value in transaction.values(table, key, start):
         moment, id = unstamp(value)
         if id in ask.skip:
             continue
@@ -203,19 +208,28 @@ def is_unwell(transaction: Transaction, lane: str) -> bool:
     return record is not None and record.circuit.state is not CircuitState.ENABLED
 
 
-def agenda(transaction: Transaction, now: int, limit: int, skip: Container[str]) -> Agenda:
+def agenda(
+    transaction: Transaction, now: int, limit: int, skip: Container[str], classes: Container[int], since: int
+) -> Agenda:
     lanes: list[str] = []
-    for key, _ in prefixed(transaction, Table.MOMENTS, moment_key(Moment.WAKE)[:1]):
+    passed_over = 0
+    wake = moment_key(Moment.WAKE)[:1]
+    for number, (key, value) in enumerate(transaction.scan(Table.MOMENTS, moment_key(Moment.WAKE, since))):
+        if not key.startswith(wake):
+            break
         moment = int.from_bytes(key[1:9], "big")
-        if moment > now or len(lanes) >= limit:
-            return Agenda(lanes, moment)
+        if moment > now or len(lanes) >= limit or (number >= MOMENTS_A_READ and moment > since):
+            return Agenda(lanes, moment, passed_over)
+        if (value[0] if value else HostClass.ANSWERING) not in classes:
+            passed_over += 1
+            continue
         if transaction.get(Table.LANES, key[9:]) is None or not is_name(key[9:]):
             transaction.faults.append((Table.MOMENTS, key, "a moment of no lane"))
             continue
         lane = key[9:].decode()
         if lane not in skip:
             lanes.append(lane)
-    return Agenda(lanes, None)
+    return Agenda(lanes, None, passed_over)
 
 
 def active(transaction: Transaction, limit: int) -> list[Message]:

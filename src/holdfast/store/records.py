@@ -49,6 +49,7 @@ PIECE = 4_080
 _PLACE = struct.Struct(">BQQHIB")
 _KEY = struct.Struct(">16s16sQ")
 _NOTHING = type(None)
+_LANE_FIELDS_BEFORE_ANSWERS = 17
 _STANDINGS = list(Standing)
 _REASONS = list(DeadReason)
 
@@ -252,13 +253,17 @@ def encode_lane(record: LaneRecord) -> bytes:
             record.limit,
             record.run,
             record.hold_until,
+            record.answers,
         ]
     )
 
 
 def decode_lane(value: bytes) -> LaneRecord:
     try:
-        key, host, state, since, reason, run_of, buckets, *moments, limit, run, hold_until = _unpack(value)
+        fields = _unpack(value)
+        if len(fields) == _LANE_FIELDS_BEFORE_ANSWERS:
+            fields.append(True)  # not known: it counts as answering until its next attempt
+        key, host, state, since, reason, run_of, buckets, *moments, limit, run, hold_until, answers = fields
         first, last, success, silent_since, enabled_at, next_probe_at, probed = moments
         circuit = Circuit(
             CircuitState(state),
@@ -278,7 +283,9 @@ def decode_lane(value: bytes) -> LaneRecord:
             raise ValueError("no number where one belongs")
         if not all(type(moment) in (int, _NOTHING) for moment in (first, last, success, silent_since, next_probe_at)):
             raise ValueError("no moment where one belongs")
-        return LaneRecord(key, host, circuit, limit, run, hold_until)
+        if type(answers) not in (bool, _NOTHING):
+            raise ValueError("no answer to whether its host answers")
+        return LaneRecord(key, host, circuit, limit, run, hold_until, answers)
     except (ValueError, TypeError, IndexError) as error:
         raise CorruptRecord(f"lane: {error}") from error
 

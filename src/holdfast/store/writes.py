@@ -66,7 +66,7 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
 def _encode_lane(lane: Lane, run: int) -> bytes:
     lane.dirty = False
     host = lane.host
-    record = LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until)
+    record = LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)
     return records.encode_lane(record)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 from holdfast.clock import Clock
 from holdfast.core.board import Board, Start
+from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Change, CircuitState
 from holdfast.core.fleet import HEARD_WITHIN, LEASE, Crew, Watch, at_hand, has_more, stranded
 from holdfast.core.lane import Lane
@@ -14,11 +15,12 @@ from holdfast.core.message import Entry, ErrorKind, Kind, Message
 from holdfast.core.outcome import Outcome, of_error
 from holdfast.delivery.agenda import NEVER, AgendaKeeper, Skip
 from holdfast.delivery.courier import Courier
-from holdfast.delivery.dispatcher import BYTES_IN_MEMORY, Dispatcher
+from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.delivery.fleet.reader import FleetReader
 from holdfast.delivery.fleet.roster import FleetRoster
 from holdfast.delivery.fleet.settling import FleetSettling
 from holdfast.delivery.settling import Settlement
+from holdfast.http.errors import AddressBusy
 from holdfast.store.port import Fail, LaneRecord, SharedStore, Switch, Verb, Verdict
 
 
@@ -238,6 +240,9 @@ class FleetDispatcher(Dispatcher):
             self._give_back_probe(lane)
         super()._seat(lane, now)
 
+    def _retreat(self, lane: Lane) -> None:
+        self._give_back(lane, self._empty(lane, [lane.fresh, lane.due]))
+
     def _give_back_probe(self, lane: Lane) -> None:
         probe = self._drop_probe(lane)
         if probe is not None:
@@ -270,7 +275,8 @@ class FleetDispatcher(Dispatcher):
         return self._fits(lane.key, lane.host.limit, len(lane.fresh))
 
     def _fits(self, key: str, limit: int, held: int) -> bool:
-        return held + self._promised[key] < at_hand(limit) and self._roster.bytes_held < BYTES_IN_MEMORY
+        has_memory = self._roster.memory.admits(HostClass.ANSWERING, idle=False)
+        return held + self._promised[key] < at_hand(limit) and has_memory
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 
@@ -282,7 +288,7 @@ class FleetDispatcher(Dispatcher):
     def _pause_ends(self) -> int:
         return super()._pause_ends() if self._may_begin else NEVER
 
-    async def _attempt(self, start: Start) -> tuple[Outcome, int]:
+    async def _attempt(self, start: Start) -> tuple[Outcome, int] | AddressBusy:
         now = self._clock.now()
         if not self._store.may_begin(now):
             return of_error(ErrorKind.INTERRUPTED, "the lease ran out before it began"), now

@@ -8,10 +8,9 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.board import position
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.lane import Heads
+from holdfast.core.lane import Heads, position
 from holdfast.core.message import Entry, MessageId
 from holdfast.store import records
 from holdfast.store.port import Agenda, Ask, LaneRecord, View
@@ -243,10 +242,10 @@ def _view(lane: _Lane, heads: Heads) -> View:
     return View(lane.record, lane.fresh, lane.due, lane.probe, more_fresh, next_due, heads, lane.broken)
 
 
-def agenda(connection: Connection, now: int, limit: int, skip: Container[str]) -> Agenda:
+def agenda(connection: Connection, now: int, limit: int, skip: Container[str], since: int) -> Agenda:
     """Lanes that need attention by now, the longest waiting first."""
     lanes: list[str] = []
-    after = (-1, "")
+    after = (since, "")
     while True:
         found = connection.execute(
             "SELECT at, lane FROM wakes WHERE (at, lane) > (%s, %s) ORDER BY at, lane LIMIT %s", (*after, PAGE)

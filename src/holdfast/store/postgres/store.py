@@ -25,6 +25,8 @@ from holdfast.core.schedule import RetryAt
 from holdfast.store.ledger import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
+    ALL_CLASSES,
+    NO_LIMIT,
     Accept,
     Accepted,
     Agenda,
@@ -427,18 +429,22 @@ class PostgresStore:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def survey(self, asks: Sequence[Ask]) -> list[View]:
+    async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
         views: list[View] = []
-        for start in range(0, len(asks), LANES_A_SURVEY):
-            views += await self._patiently(partial(self._survey, asks[start : start + LANES_A_SURVEY]))
+        while len(views) < len(asks) and bytes_wanted >= 0:
+            some = await self._patiently(partial(self._survey, asks[len(views) : len(views) + LANES_A_SURVEY]))
+            bytes_wanted -= sum(view.size for view in some)
+            views += some
         return views
 
     def _survey(self, asks: Sequence[Ask], connection: Connection) -> list[View]:
         """Under the number that this replica has when it comes to it."""
         return claiming.survey(connection, asks, self._terms(1))
 
-    async def agenda(self, now: int, limit: int, skip: Container[str]) -> Agenda:
-        return await self._patiently(_reading(lambda connection: claiming.agenda(connection, now, limit, skip)))
+    async def agenda(
+        self, now: int, limit: int, skip: Container[str], classes: Container[int] = ALL_CLASSES, since: int = 0
+    ) -> Agenda:
+        return await self._patiently(_reading(lambda connection: claiming.agenda(connection, now, limit, skip, since)))
 
     async def oldest_finished(self) -> Finished:
         return await self._patiently(_reading(showing.oldest_finished))
