@@ -8,7 +8,7 @@ import trio
 from delivery.fleet import BEAT, Fleet, Replica, fleet
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
-from sim.world import HOST, NO_TRIPS, asks_for, hang, settle, slow
+from sim.world import HOST, NO_TRIPS, asks_for, settle, slow
 
 ENABLED, DISABLED, FROZEN = CircuitState
 TRIPS_AT_6 = {"min_attempts": 0, "disable_after": 6, "probe_every": "30s"}
@@ -180,7 +180,7 @@ async def test_a_probe_that_could_not_start_is_given_back_when_its_circuit_is_en
     async with it.running(1) as [alone]:
         await alone.accept_for(others)
         await settle()
-        it.scripts.update(dict.fromkeys(others, hang))
+        it.scripts.update(dict.fromkeys(others, slow(29, 500)))
         ids = await trip(it, [alone])
         it.scripts[HOST] = 200
         await trio.sleep(35)

@@ -132,6 +132,10 @@ class SharedLane(Lane):
 
     __slots__ = ()
 
+    def is_held(self, now: int) -> bool:
+        """What is claimed stays: the agenda of a shared store does not know of holds."""
+        return False
+
     @property
     def fresh_wanted(self) -> int:
         return _wanted(self.host.limit, len(self.fresh))

@@ -120,7 +120,7 @@ class AgendaKeeper:
         """
         self._read_to = now + 1 if agenda.next is None or agenda.next > now else agenda.next
         self._passed_over += agenda.passed_over
-        self._look_at(agenda.next or NEVER)
+        self._look_at(min(agenda.next or NEVER, self._again_at))
         if skip.met_live or self._passed_over:
             self._look_again_at(now + SNOOZE * (1 + self._passed_over // PASSED_OVER_A_SECOND))
         if self._snoozed:

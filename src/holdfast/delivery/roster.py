@@ -15,6 +15,8 @@ from holdfast.core.message import Message
 from holdfast.store.port import LaneRecord, SaveLane, Store
 
 COLD_LANES = 4_096
+HOSTS_REMEMBERED = 16_384
+"""Hosts that are not in memory and of which it is known whether they answer."""
 
 
 class Roster:
@@ -27,6 +29,7 @@ class Roster:
         self._rate = rate
         self._rates = rates
         self._hosts: dict[str, Host] = {}
+        self._answers: OrderedDict[str, bool] = OrderedDict()
         self._cold: OrderedDict[str, Lane] = OrderedDict()
         self.live: dict[str, Lane] = {}
         self.memory = Budget(DELIVERING)
@@ -122,6 +125,7 @@ class Roster:
         host = self._hosts.get(name)
         if host is None:
             host = self._hosts[name] = self._new_host(name)
+            host.answers = self._answers.get(name)
         host.lanes += 1
         return host
 
@@ -136,3 +140,13 @@ class Roster:
         lane.host.lanes -= 1
         if not lane.host.lanes and not lane.host.in_flight:
             self._hosts.pop(lane.host.name, None)
+            self._remember_answers(lane.host)
+
+    def _remember_answers(self, host: Host) -> None:
+        """What is left of a host that leaves memory: a byte or two decide what share of the budgets it has."""
+        if host.answers is None:
+            return
+        self._answers[host.name] = host.answers
+        self._answers.move_to_end(host.name)
+        if len(self._answers) > HOSTS_REMEMBERED:
+            self._answers.popitem(last=False)

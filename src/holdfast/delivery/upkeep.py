@@ -92,12 +92,18 @@ class Upkeep:
             return self._consider_forgetting(lane, now)
         expiry = lane.expiry_at(self._retry)
         if expiry is None or expiry > now:
-            return None
+            return self._look_for_probe(lane, expiry, now)
         not_before = self._may_expire_at(lane)
         if not_before > now:
             return min(not_before, self._next_probe(lane, now))
         self._expire(lane, now)
         return None
+
+    def _look_for_probe(self, lane: Lane, expiry: int | None, now: int) -> int | None:
+        """If all that waits is held, the agenda may have named the lane too early: that it is so is found by a read."""
+        if lane.circuit.state is not CircuitState.DISABLED or lane.probe_from is None or lane.probe_from <= now:
+            return None
+        return min(expiry or NEVER, self._next_probe(lane, now))
 
     def _consider_forgetting(self, lane: Lane, now: int) -> int | None:
         circuit = lane.circuit

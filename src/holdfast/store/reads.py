@@ -32,13 +32,17 @@ HELD_SEEN_BY_WRITER = 64
 """The same while the writer brings a lane's moments up to date, and the loop stands still."""
 
 
-def heads_of(transaction: Transaction, key: bytes, *, probing: bool) -> Heads:
-    """The first of each of a lane's indexes. Only a circuit that is `probing` needs to know what may be a probe."""
+def heads_of(transaction: Transaction, key: bytes, *, probing: bool, writing: bool = False) -> Heads:
+    """The first of each of a lane's indexes. Only a circuit that is `probing` needs to know what may be a probe.
+
+    While `writing` the search for it is short: if it ends without a result, the lane is woken to look for itself.
+    """
     waiting = _first_moment(transaction, Table.WAITING, key)
     due = _first_moment(transaction, Table.RETRY, key)
     aging = _first_moment(transaction, Table.AGING, key)
     ages = [age for age in (waiting, aging) if age is not None]
-    probe_from = _probe_from(transaction, key, waiting, due) if probing else None
+    most = HELD_SEEN_BY_WRITER if writing else HELD_SEEN
+    probe_from = _probe_from(transaction, key, waiting, due, most, 0 if writing else due) if probing else None
     return Heads(waiting, due, min(ages, default=None), probe_from)
 
 
@@ -47,13 +51,18 @@ def _first_moment(transaction: Transaction, table: Table, key: bytes) -> int | N
     return None if value is None else unstamp(value)[0]
 
 
-def _probe_from(transaction: Transaction, key: bytes, waiting: int | None, due: int | None) -> int | None:
-    """When the first message may be a probe: one that is not held may at any time, a held one when it is due."""
+def _probe_from(
+    transaction: Transaction, key: bytes, waiting: int | None, due: int | None, most: int, otherwise: int | None
+) -> int | None:
+    """When the first message may be a probe: one that is not held may at any time, a held one when it is due.
+
+    After `most` held ones the search ends with `otherwise`.
+    """
     if waiting is not None:
         return 0
     for number, value in enumerate(transaction.values(Table.AGING, key)):
-        if number >= HELD_SEEN_BY_WRITER:
-            return 0  # Whether there is one after those is for the search of a probe to find out.
+        if number >= most:
+            return otherwise
         try:
             if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
                 return 0

@@ -96,7 +96,7 @@ def summary_of(transaction: Transaction, key: bytes, rules: StoreRules) -> bytes
     """What a lane's record and its queues amount to, as SUMMARIES keeps it."""
     record = lane_record(transaction, key)
     circuit = record.circuit if record is not None else Circuit()
-    heads = heads_of(transaction, key, probing=circuit.state is CircuitState.DISABLED)
+    heads = heads_of(transaction, key, probing=circuit.state is CircuitState.DISABLED, writing=True)
     expiry = 0
     if heads.oldest is not None and circuit.state is not CircuitState.ENABLED:
         expiry = expires_at(rules.retry, heads.oldest, circuit.enabled_at)
