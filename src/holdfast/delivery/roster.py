@@ -143,7 +143,7 @@ class Roster:
             self._remember_answers(lane.host)
 
     def _remember_answers(self, host: Host) -> None:
-        """What is left of a host that leaves memory: a byte or two decide what share of the budgets it has."""
+        """Whether a host answers decides what share of the budgets it has, also when it comes back to memory."""
         if host.answers is None:
             return
         self._answers[host.name] = host.answers
