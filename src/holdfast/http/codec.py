@@ -23,6 +23,7 @@ from holdfast.http.strict import (
     check_request_start,
     check_response,
     check_response_start,
+    without_framing,
 )
 
 MAX_URL = 8192
@@ -200,7 +201,8 @@ class ResponseParser:
 
     Raises `BadAnswer` (without an address) until the head is complete. After that nothing raises: the outcome
     is decided, and a body that breaks its framing or exceeds `max_body` sets `broken`; `body` is what was
-    read.
+    read. Framing that makes no sense does not raise either. It sets `broken` at once on a success: its body is of no
+    use, and waiting for an end that may never come would keep a place from others.
     """
 
     def __init__(
@@ -292,7 +294,7 @@ class ResponseParser:
             if self._informational > MAX_INFORMATIONAL:
                 raise ProtocolError(400, f"more than {MAX_INFORMATIONAL} informational answers")
             return
-        self._raw = raw
+        self._raw = without_framing(raw) if framing.odd else raw
         self.head = ResponseHead(
             status, framing.http_version, framing.keep_alive, framing.content_length, framing.chunked
         )
@@ -306,6 +308,7 @@ class ResponseParser:
             self._body = SizedBody(framing.content_length, self._max_body)
         else:
             self._body = BodyUntilEnd(self._max_body)
+        self.broken = framing.odd and status < 300 and not self._body.complete
 
     def _check(self, raw: bytes) -> tuple[int, Framing]:
         if self._familiar is None:
