@@ -257,25 +257,28 @@ def test_a_complete_head_stands_through_a_shutdown_while_its_body_drips(tmp_path
     dripping_now = threading.Event()
 
     def script(caller: Caller) -> None:
-        request = caller.head()
-        ids.append(re.findall(rb"webhook-id: (\S+)", request)[0])
-        caller.say(head(200, "content-length: 100000") if request.startswith(b"POST /slow") else head(204))
-        dripping_now.set()
-        caller.drip(b"", b"x")
+        while request := caller.head():
+            ids.append(re.findall(rb"webhook-id: (\S+)", request)[0])
+            if request.startswith(b"POST /slow"):
+                caller.say(head(200, "content-length: 100000"))
+                dripping_now.set()
+                caller.drip(b"", b"x")
+            caller.say(head(204))
 
     limits = {"delivery__timeout": "10m", "drain__timeout": "0s", "ingest__max_body": "8MiB", "retry__base": "1ms"}
+    limits |= {"delivery__per_host": 1}
     with raw_receiver(script) as receiver:
         with running(tmp_path / "store", **limits) as gateway:
             slow = gateway.post(f"{receiver.url}/slow", bytes(size)).json()["id"]
+            waiting = [gateway.post(f"{receiver.url}/{number}", b"").json()["id"] for number in range(3)]
             assert dripping_now.wait(PATIENCE)
             until(lambda: delivered_bytes(receiver.port))
             assert gateway.stop() == 0
         with running(tmp_path / "store", **limits) as gateway:
-            after = gateway.post(f"{receiver.url}/after").json()["id"]
-            assert until(lambda: gateway.message(after)["state"] == "delivered")
-            assert gateway.message(slow)["state"] == "delivered"
-            assert len(gateway.message(slow)["attempts"]) == 1
-    assert ids == [slow.encode(), after.encode()]
+            for id in (slow, *waiting):
+                assert until(lambda id=id: gateway.message(id)["state"] == "delivered")
+                assert len(gateway.message(id)["attempts"]) == 1, "nothing was begun while it ended"
+    assert ids == [id.encode() for id in (slow, *waiting)]
 
 
 def delivered_bytes(port: int) -> bool:
