@@ -119,6 +119,16 @@ class RequestParser:
         """Whether anything of the current request has come."""
         return self.head is not None or bool(self._cutter)
 
+    @property
+    def received(self) -> int:
+        """Bytes of a body that is not complete yet."""
+        return len(self._body.body) if self._body is not None else 0
+
+    def take_body(self) -> bytes:
+        """The body, for whoever handles it: it is not held here any longer."""
+        body, self.body = self.body, b""
+        return body
+
     def next_message(self) -> None:
         """Forget the current request and go on with what came after it."""
         leftover, self._leftover = self._leftover, b""
@@ -145,6 +155,7 @@ class RequestParser:
         self._body.feed(data)
         if self._body.complete:
             self.complete, self.body, self._leftover = True, bytes(self._body.body), self._body.leftover
+            self._body = None  # the answer may take long, and one copy is enough
 
     def _skip_blank_line(self, data: bytes) -> bytes:
         # RFC 9112, 2.2: old clients send one empty line more than they should after a body.
