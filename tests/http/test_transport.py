@@ -1,9 +1,11 @@
 """Exchanges with scripted receivers on loopback."""
 
 import errno
+import gc
 import math
 import socket
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 import trio
@@ -11,7 +13,7 @@ import trio
 from holdfast.http.codec import ResponseParser
 from holdfast.http.connection import Connection, connect
 from holdfast.http.deadlines import Deadlines
-from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeTimeout
+from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeError, ExchangeTimeout
 from holdfast.http.transport import Origin, Transport, _Exchange, _talk
 from ports import dead_port, refusing_port
 
@@ -681,3 +683,53 @@ async def test_a_refusal_sent_before_the_request_is_read(receiver, each_engine, 
         assert not await _talk(connection, parser, _Exchange(ORIGIN, HEAD, BODY))
         assert parser.head.status == 503
         connection.close()
+
+
+class Tracked(bytes):
+    """A body that says when it is gone."""
+
+    alive = 0
+
+    def __init__(self, _: bytes) -> None:
+        Tracked.alive += 1
+
+    def __del__(self) -> None:
+        Tracked.alive -= 1
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def stop_reading(stream):
+    await stream.receive_some(1000)
+    await trio.sleep_forever()
+
+
+async def reset(stream):
+    await stream.receive_some(1000)
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+
+async def talk_nonsense(stream):
+    await stream.receive_some(1000)
+    await stream.send_all(b"SSH-2.0-x\r\n")
+    await trio.sleep_forever()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
+@pytest.mark.parametrize("script", [stop_reading, reset, talk_nonsense, None])
+async def test_a_failed_exchange_holds_no_body(receiver, transport_to, script, size):
+    """Not even until the collector comes by: that goes by the number of objects and not by their size."""
+    async with receiver() as there:
+        there.scripts = [script]
+        transport = transport_to(there.port if script is not None else refusing_port())
+        with suppress(ExchangeError):
+            await transport.exchange(ORIGIN, large_head(size), Tracked(bytes(size)), soon(0.2))
+        await trio.lowlevel.checkpoint()
+        assert Tracked.alive == 0

@@ -129,6 +129,10 @@ class RequestParser:
         body, self.body = self.body, b""
         return body
 
+    def drop_body(self) -> None:
+        """What has come of a body is not needed: the request is refused."""
+        self._body = None
+
     def next_message(self) -> None:
         """Forget the current request and go on with what came after it."""
         leftover, self._leftover = self._leftover, b""

@@ -225,7 +225,10 @@ async def in_turn(
             if error.here:
                 raise
             failure = error
-    raise failure or ConnectError("there is no address to connect to")
+    try:
+        raise failure or ConnectError("there is no address to connect to")
+    finally:
+        del failure  # held by its own frame it would keep the whole exchange until the collector comes by
 
 
 async def connect(addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:

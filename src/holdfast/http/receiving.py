@@ -27,8 +27,10 @@ class Receiving:
         try:
             await turn.wait()
         except trio.Cancelled:
-            del self._waiting[turn]
-            self._admit()  # a smaller one behind it may fit
+            if self._waiting.pop(turn, None) is None:
+                self.give_back(size)  # its turn came after it was cancelled
+            else:
+                self._admit()  # a smaller one behind it may fit
             raise
 
     def give_back(self, size: int) -> None:

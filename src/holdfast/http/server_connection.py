@@ -168,7 +168,7 @@ class ServerConnection:
         # Tiny chunks cost time by their number: reading few of them at once lets others have their turn.
         at_once = HEAD_READ if head.chunked else BODY_READ
         while not parser.complete:
-            if head.chunked and not self._reserved and parser.received >= NEEDS_NO_ROOM:
+            if head.chunked and not self._reserved and parser.received > NEEDS_NO_ROOM:
                 await self._reserve(expected)
                 self._enter(Phase.BODY, self._limits.body_timeout)
             if not await self._receive(at_once):
@@ -335,6 +335,8 @@ class ServerConnection:
     async def _refuse(self, refusal: ProtocolError) -> None:
         if self._owed is not None:
             await self._owed.wait()
+        self._parser.drop_body()
+        self._release()
         self._server.refused(refusal.status, refusal.detail)
         headers = RETRY_SOON if refusal.status == 503 else ()
         answer = problem_for_status(refusal.status, refusal.detail, headers).response().encode()

@@ -294,7 +294,10 @@ async def _send_and_listen(connection: Connection, parser: ResponseParser, excha
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # held by its own frame it would keep the body until the collector comes by
     return exchange.stage == "answer"
 
 
