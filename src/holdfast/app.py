@@ -324,7 +324,7 @@ class Gateway:
         setup(config.log.format, config.log.level)
         self._guard.configure(config.egress)
         self._ways.configure(_way_settings(config, credentials))
-        self._transport.renew()
+        self._transport.renew(max_idle_per_origin=config.delivery.per_host, max_idle=room_for(config).idle)
         for each in self._opened.running:
             each.configure(store_rules(config, self._opened.run))
         self._delivery.configure(config, credentials.route_keys)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import trio
 
 from holdfast.config import Address, Config
+from holdfast.core.memory import RECEIVING
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
 from holdfast.descriptors import room_for
@@ -122,6 +123,7 @@ def _limits(config: Config) -> Limits:
     ingest = config.ingest
     return Limits(
         max_body=ingest.max_body,
+        max_receiving=RECEIVING,
         max_head=ingest.max_head,
         max_headers=ingest.max_headers,
         max_connections=room_for(config).ingest,

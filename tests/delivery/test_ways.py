@@ -350,10 +350,10 @@ async def test_new_settings_hold_for_new_connections_and_renewing_makes_all_new(
         world.proxies = [address("127.0.0.1", other.port)]
         world.through(authorization=BASIC)
         assert (await world.post()).reused
-        world.transport.renew()
+        world.transport.renew(max_idle_per_origin=8)
         assert not (await world.post()).reused
         assert dict(other.asked[0].headers)["proxy-authorization"] == BASIC.decode()
-        world.transport.renew()
+        world.transport.renew(max_idle_per_origin=8)
     world.addresses = ["127.0.0.1"]
     world.ways.configure(WaySettings())
     assert (await world.post()).address == f"127.0.0.1:{world.port}"

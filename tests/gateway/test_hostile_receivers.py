@@ -3,14 +3,17 @@ and leaves the gateway as it was.
 """
 
 import gzip
+import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from gateway.hostile import Caller, Memory, Script, raw_receiver
-from harness import Gateway, Receiver, running, until
+from harness import PATIENCE, Gateway, Receiver, running, until
 
 MOST_MEMORY = 24 * 1024
 """In kB, for dozens of attempts at once; one flood alone, if it were kept, would be more."""
@@ -130,9 +133,6 @@ MODES: dict[str, tuple[Script, Expected]] = {
     "an end instead of an answer": (answering(b"", closing), RESET),
     "2xx, then nothing": (answering(head(200, "content-length: 100")), Expected(200)),
     "an answer before the request is sent": (early, Expected(413)),
-    "two lengths": (answering(head(200, "content-length: 1", "content-length: 2") + b"xx"), PROTOCOL),
-    "length and chunks": (answering(head(200, "content-length: 1", "transfer-encoding: chunked")), PROTOCOL),
-    "an unknown coding": (answering(head(200, "transfer-encoding: gzip")), PROTOCOL),
     "garbage": (answering(b"<html>it works</html>\n", forever(b"\n" * 1000)), PROTOCOL),
     "random bytes": (answering(bytes(range(255, -1, -1)) * 100), PROTOCOL),
     "a TLS record": (answering(b"\x16\x03\x01\x00\x05hello"), PROTOCOL),
@@ -159,6 +159,19 @@ MODES_OF_TLS: dict[str, tuple[Script, Expected]] = {
     "TLS: a reset": (shaking_hands(HANDSHAKE, resetting), TLS),
     "TLS: an end": (shaking_hands(b"", closing), TLS),
 }
+ODD_FRAMING: dict[str, tuple[str, ...]] = {
+    "two lengths": ("content-length: 1", "content-length: 2"),
+    "a length twice": ("content-length: 2", "content-length: 2"),
+    "length and chunks": ("content-length: 1", "transfer-encoding: chunked"),
+    "an unknown coding": ("transfer-encoding: gzip",),
+    "a negative length": ("content-length: -1",),
+}
+for odd, fields in ODD_FRAMING.items():
+    MODES |= {f"{odd}, {status}": (answering(head(status, *fields) + b"xx"), Expected(status)) for status in (200, 500)}
+MODES["chunks on HTTP/1.0"] = (
+    answering(head(200, "transfer-encoding: chunked").replace(b"1.1", b"1.0") + b"xx"),
+    Expected(200),
+)
 MODES |= MODES_OF_TLS
 BODIES = {"an answer before the request is sent": b"r" * (1 << 20)}
 """Large enough that a receiver that stops reading holds it up."""
@@ -217,6 +230,62 @@ def test_afterwards_it_delivers_as_before(gateway: Gateway, results: dict[str, A
     assert receiver.wait_for_one().body == b"whole"
     assert until(lambda: gateway.message(id)["state"] == "delivered")
     assert not [event for event in gateway.events() if event["level"] in ("error", "critical")]
+
+
+@pytest.mark.parametrize("fields", ODD_FRAMING.values(), ids=ODD_FRAMING)
+def test_a_success_with_odd_framing_is_not_sent_again(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    """Retries are due at once: the message after it would come after them."""
+    paths: list[bytes] = []
+
+    def script(caller: Caller) -> None:
+        request = caller.request()[0]
+        paths.append(request.split(b" ")[1])
+        is_odd = paths[-1] == b"/odd"
+        caller.say(head(200, *(fields if is_odd else ("content-length: 2",))) + b"xx")
+        caller.hang()
+
+    with running(tmp_path / "store", retry__base="1ms") as gateway, raw_receiver(script) as receiver:
+        id = gateway.post(f"{receiver.url}/odd").json()["id"]
+        assert until(lambda: gateway.message(id)["state"] == "delivered")
+        ended(gateway, gateway.post(f"{receiver.url}/after").json()["id"])
+    assert paths == [b"/odd", b"/after"]
+
+
+@pytest.mark.parametrize("size", [2, 8 << 20], ids=["sent whole", "still being sent"])
+def test_a_complete_head_stands_through_a_shutdown_while_its_body_drips(tmp_path: Path, size: int) -> None:
+    ids: list[bytes] = []
+    dripping_now = threading.Event()
+
+    def script(caller: Caller) -> None:
+        while request := caller.head():
+            ids.append(re.findall(rb"webhook-id: (\S+)", request)[0])
+            if request.startswith(b"POST /slow"):
+                caller.say(head(200, "content-length: 100000"))
+                dripping_now.set()
+                caller.drip(b"", b"x")
+            caller.say(head(204))
+
+    limits = {"delivery__timeout": "10m", "drain__timeout": "0s", "ingest__max_body": "8MiB", "retry__base": "1ms"}
+    limits |= {"delivery__per_host": 1}
+    with raw_receiver(script) as receiver:
+        with running(tmp_path / "store", **limits) as gateway:
+            slow = gateway.post(f"{receiver.url}/slow", bytes(size)).json()["id"]
+            waiting = [gateway.post(f"{receiver.url}/{number}", b"").json()["id"] for number in range(3)]
+            assert dripping_now.wait(PATIENCE)
+            until(lambda: delivered_bytes(receiver.port))
+            assert gateway.stop() == 0
+        with running(tmp_path / "store", **limits) as gateway:
+            for id in (slow, *waiting):
+                assert until(lambda id=id: gateway.message(id)["state"] == "delivered")
+                assert len(gateway.message(id)["attempts"]) == 1, "nothing was begun while it ended"
+    assert ids == [id.encode() for id in (slow, *waiting)]
+
+
+def delivered_bytes(port: int) -> bool:
+    """Whether the gateway has read all that came from a receiver: nothing waits in the queue of its end."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    queued = [row[4] for row in rows if int(row[2].rpartition(":")[2], 16) == port]
+    return bool(queued) and all(int(queue.rpartition(":")[2], 16) == 0 for queue in queued)
 
 
 @pytest.mark.parametrize("stray", [b"x", head(500, "content-length: 0"), b"\r\n", FLOOD])

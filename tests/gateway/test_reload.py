@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.hostile import Caller, raw_receiver
 from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
 from holdfast.config import build
 from holdfast.reloading import NEEDS_RESTART, changed, merge
@@ -77,6 +79,32 @@ def test_an_attempt_under_way_goes_on_through_a_reload(tmp_path: Path, receiver:
         until(lambda: gateway.message(id)["state"] == "delivered")
         assert len(gateway.message(id)["attempts"]) == 1
         assert gateway.get(f"/circuits/127.0.0.1:{receiver.port}").json()["limit"] == 1
+
+
+def test_a_reload_of_per_host_sets_how_many_connections_are_kept(tmp_path: Path) -> None:
+    """Four at once, twice: the second four go over the connections of the first four."""
+    gathered = threading.Barrier(4, timeout=PATIENCE)
+
+    def script(caller: Caller) -> None:
+        while request := caller.request()[0]:
+            if request.startswith(b"POST /together"):
+                gathered.wait()
+            caller.say(b"HTTP/1.1 204 Taken\r\n\r\n")
+
+    with configured(tmp_path, "[delivery]\nper_host = 1\n") as (gateway, file), raw_receiver(script) as receiver:
+        file.write_text("[delivery]\nper_host = 4\n")
+        assert gateway.call("POST", "/v1/reload").json()["changed"] == ["delivery.per_host"]
+
+        def deliver(path: str, count: int) -> None:
+            ids = [gateway.post(f"{receiver.url}/{path}").json()["id"] for _ in range(count)]
+            until(lambda: all(gateway.message(id)["state"] == "delivered" for id in ids))
+
+        for _ in range(8):
+            deliver("one", 1)  # until the host may have four at once
+        deliver("together", 4)
+        opened = receiver.connections
+        deliver("together", 4)
+        assert receiver.connections == opened
 
 
 def test_the_command_says_what_changed_what_waits_and_what_is_wrong(tmp_path: Path) -> None:

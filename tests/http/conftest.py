@@ -19,6 +19,7 @@ from holdfast.http.transport import Origin, Transport
 
 LIMITS = Limits(
     max_body=1 << 20,
+    max_receiving=24 << 20,
     max_head=32768,
     max_headers=100,
     max_connections=100,

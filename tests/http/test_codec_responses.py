@@ -82,16 +82,31 @@ GARBAGE = {
     "folded": response(b"HTTP/1.1 200 OK", b"X: y", b" z"),
     "space before colon": response(b"HTTP/1.1 200 OK", b"X : y"),
     "control in value": response(b"HTTP/1.1 200 OK", b"X: \x07"),
-    "length and coding": response(b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Transfer-Encoding: chunked"),
-    "two lengths": response(b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Content-Length: 2"),
-    "bad length": response(b"HTTP/1.1 200 OK", b"Content-Length: -1"),
-    "huge length": response(b"HTTP/1.1 200 OK", b"Content-Length: 9999999999999999999999"),
-    "other coding": response(b"HTTP/1.1 200 OK", b"Transfer-Encoding: gzip, chunked"),
-    "chunked on 1.0": response(b"HTTP/1.0 200 OK", b"Transfer-Encoding: chunked"),
     "101": response(b"HTTP/1.1 101 Switching Protocols", b"Connection: upgrade", b"Upgrade: x"),
     "1xx without end": response(b"HTTP/1.1 102 Processing") * 65,
     "head too large": response(b"HTTP/1.1 200 OK", b"X: " + b"y" * 65536),
     "too many headers": response(b"HTTP/1.1 200 OK", *[b"X: y"] * 257),
+}
+
+# Framing that makes no sense: the fields, the version, what follows the head, and what is read of it for a 500.
+ODD = {
+    "length and coding": (
+        [b"Content-Length: 1", b"Transfer-Encoding: chunked"],
+        b"1.1",
+        b"2\r\nhi\r\n0\r\n\r\n",
+        (b"hi", True),
+    ),
+    "chunked on 1.0": ([b"Transfer-Encoding: chunked"], b"1.0", b"2\r\nhi\r\n0\r\n\r\n", (b"hi", True)),
+    "not chunked as it says": ([b"Content-Length: 2", b"Transfer-Encoding: chunked"], b"1.1", b"hi", (b"", False)),
+    "a length twice": ([b"Content-Length: 2", b"content-length: 2"], b"1.1", b"hi", (b"hi", True)),
+    "a list of one length": ([b"Content-Length: 2, 2"], b"1.1", b"hi", (b"hi", True)),
+    "two lengths": ([b"Content-Length: 1", b"Content-Length: 2"], b"1.1", b"hi", (b"hi", False)),
+    "bad length": ([b"Content-Length: -1"], b"1.1", b"hi", (b"hi", False)),
+    "no length": ([b"Content-Length:"], b"1.1", b"hi", (b"hi", False)),
+    "huge length": ([b"Content-Length: 9999999999999999999999"], b"1.1", b"hi", (b"hi", False)),
+    "other coding": ([b"Transfer-Encoding: gzip, chunked"], b"1.1", b"hi", (b"hi", False)),
+    "unknown coding": ([b"Transfer-Encoding: br", b"Content-Length: 2"], b"1.1", b"hi", (b"hi", False)),
+    "chunked twice": ([b"Transfer-Encoding: chunked"] * 2, b"1.1", b"hi", (b"hi", False)),
 }
 
 BROKEN_BODIES = {
@@ -134,6 +149,38 @@ def test_a_broken_body_keeps_the_head_and_what_was_read(each_engine, read_respon
     for pieces in [[raw], *splits(raw)]:
         head, read_body, complete, broken, _, reusable = read_response(each_engine, pieces)
         assert (head.status, read_body, complete, broken, reusable) == (200, body, False, True, False)
+
+
+@pytest.mark.parametrize(("fields", "version", "rest", "read"), ODD.values(), ids=ODD)
+@pytest.mark.parametrize("status", [b"200 OK", b"202 Accepted", b"500 Oh"])
+def test_odd_framing_leaves_the_status_and_the_connection_is_not_reused(
+    each_engine, read_response, splits, fields, version, rest, read, status
+):
+    raw = response(b"HTTP/" + version + b" " + status, b"X: y", *fields, b"Retry-After: 7", body=rest)
+    whole = read_response(each_engine, [raw])
+    head, body, complete, broken, _, reusable = whole
+    assert (head.status, reusable) == (int(status[:3]), False)
+    assert head.headers == [(b"x", b"y"), (b"retry-after", b"7")]
+    if status.startswith(b"5"):
+        assert (body, complete) == read
+    else:
+        assert (body, complete, broken) == (b"", False, True), "the body of a success is not waited for"
+    for pieces in splits(raw):
+        assert read_response(each_engine, pieces) == whole
+
+
+@pytest.mark.parametrize("options", [{"to_head_request": True}, {}], ids=["to HEAD", "204"])
+def test_odd_framing_of_no_body(each_engine, read_response, options):
+    line = b"HTTP/1.1 200 OK" if options else b"HTTP/1.1 204 No Content"
+    raw = response(line, b"Content-Length: 1", b"Content-Length: 2")
+    *_, complete, broken, _, reusable = read_response(each_engine, [raw], **options)
+    assert (complete, broken, reusable) == (True, False, False)
+
+
+def test_of_an_odd_body_no_more_is_kept_than_of_another(each_engine, read_response):
+    raw = response(b"HTTP/1.1 500 Oh", b"Content-Length: 1", b"Content-Length: 2", body=b"x" * 5000)
+    _, body, complete, broken, _, _ = read_response(each_engine, [raw])
+    assert (body, complete, broken) == (b"x" * 4096, False, True)
 
 
 @pytest.mark.parametrize("raw", [raw for raw, *_ in VALID.values()] + list(GARBAGE.values()))

@@ -1,8 +1,11 @@
 """Exchanges with scripted receivers on loopback."""
 
 import errno
+import gc
 import math
 import socket
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 import trio
@@ -10,7 +13,7 @@ import trio
 from holdfast.http.codec import ResponseParser
 from holdfast.http.connection import Connection, connect
 from holdfast.http.deadlines import Deadlines
-from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeTimeout
+from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeError, ExchangeTimeout
 from holdfast.http.transport import Origin, Transport, _Exchange, _talk
 from ports import dead_port, refusing_port
 
@@ -209,6 +212,45 @@ async def test_a_large_body_arrives_and_the_connection_is_kept(receiver, transpo
             answer = await transport.exchange(ORIGIN, large_head(len(body)), body, soon())
             assert (answer.status, answer.reused) == (200, reused)
         assert there.heard == [large_head(len(body)) + body] * 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 4097, 100_000])
+async def test_head_and_body_arrive_in_order_however_little_is_taken_at_once(receiver, transport_to, size):
+    """With the smallest buffer that there is, also the head is sent in pieces."""
+    body = bytes(range(251)) * (size // 251) + b"x" * (size % 251)
+    head = large_head(size)[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n"
+
+    async def dial(origin, addresses, deadline, trying):
+        dialled = await connect(addresses, deadline, trying)
+        dialled.wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return dialled
+
+    async with receiver() as there:
+        there.scripts = [there.answering(OK)]
+        answer = await transport_to(there.port, dial=dial).exchange(ORIGIN, head, body, soon())
+        assert answer.status == 200
+        assert there.heard == [head + body]
+
+
+async def test_bodies_in_flight_are_not_copied(receiver, transport_to, settled):
+    """Twenty exchanges at once share one body of 8 MiB, which no receiver reads."""
+    body = bytes(8 << 20)
+
+    async def read_nothing(stream):
+        await trio.sleep_forever()
+
+    async with receiver() as there, trio.open_nursery() as nursery:
+        there.scripts = [read_nothing] * 20
+        transport = transport_to(there.port)
+        tracemalloc.start()
+        for _ in range(20):
+            nursery.start_soon(transport.exchange, ORIGIN, large_head(len(body)), body, soon(math.inf))
+        await settled()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert transport.statistics().in_use == 20
+        assert held < len(body)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_receiver_that_does_not_read_is_a_timeout_of_sending(receiver, transport_to, mock_clock):
@@ -430,6 +472,49 @@ async def test_cancellation_from_outside_closes_and_propagates(receiver, transpo
         assert transport.statistics().in_use == 0
 
 
+@pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
+async def test_cancelled_after_the_head_of_the_answer_it_returns_what_came(receiver, transport_to, settled, size):
+    """The outcome is decided. Whoever cancels meets the task at its next wait."""
+
+    async def drip(stream):
+        await stream.receive_some(1000)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
+        await settled()
+        scope.cancel()
+        await trio.sleep_forever()
+
+    async with receiver() as there:
+        there.scripts = [drip]
+        transport = transport_to(there.port)
+        with trio.CancelScope() as scope:
+            answer = await transport.exchange(ORIGIN, large_head(size), bytes(size), soon(math.inf))
+            assert (answer.status, answer.body, answer.complete) == (200, b"half", False)
+            assert (transport.statistics().in_use, transport.statistics().idle) == (0, 0)
+            await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+
+
+async def test_cancelled_while_sending_before_any_answer_it_is_cancelled(receiver, transport_to, settled):
+    async def stop_reading(stream):
+        await stream.receive_some(1000)
+        await settled()
+        scope.cancel()
+        await trio.sleep_forever()
+
+    async with receiver() as there:
+        there.scripts = [stop_reading]
+        transport = transport_to(there.port)
+        cancelled = False
+        with trio.CancelScope() as scope:
+            try:
+                await transport.exchange(ORIGIN, large_head(32 << 20), bytes(32 << 20), soon(math.inf))
+            except trio.Cancelled:  # and nothing that only contains one
+                cancelled = True
+                raise
+        assert cancelled
+        assert transport.statistics().in_use == 0
+
+
 async def in_parallel(transport, there, origins):
     """One exchange for each origin, all open at the same time."""
     arrived = 0
@@ -517,18 +602,28 @@ async def test_renew_closes_idle_ones_and_those_under_way_later(receiver, transp
 
         async def in_use_when_renewed(stream):
             await there.request(stream)
-            transport.renew()
+            transport.renew(max_idle_per_origin=8)
             await stream.send_all(OK)
             assert await stream.receive_some(1) == b""
 
         there.scripts = [idle_when_renewed, in_use_when_renewed, there.answering(OK, OK)]
         await post(transport)
         assert transport.statistics().idle == 1
-        transport.renew()
+        transport.renew(max_idle_per_origin=8)
         assert transport.statistics().idle == 0
         with trio.fail_after(30):
             await gone.wait()
         assert [(await post(transport)).reused for _ in range(3)] == [False, False, True]
+
+
+async def test_a_renewal_sets_how_many_are_kept(receiver, transport_to):
+    async with receiver() as there:
+        transport = transport_to(there.port, max_idle_per_origin=1)
+        for per_origin, total, idle in ((3, 10, 3), (2, 10, 2), (8, 1, 1)):
+            transport.renew(max_idle_per_origin=per_origin, max_idle=total)
+            there.connections = 0
+            await in_parallel(transport, there, [ORIGIN] * 4)
+            assert transport.statistics().idle == idle
 
 
 @pytest.mark.parametrize("during", ["resolving", "dialling"])
@@ -538,13 +633,13 @@ async def test_what_was_being_opened_at_a_renewal_is_not_kept(receiver, each_eng
 
         async def resolve(origin):
             if during == "resolving":
-                transport.renew()
+                transport.renew(max_idle_per_origin=8)
             return [(socket.AF_INET, ("127.0.0.1", there.port))]
 
         async def dial(origin, addresses, deadline, trying):
             dialled = await connect(addresses, deadline, trying)
             if during == "dialling":
-                transport.renew()
+                transport.renew(max_idle_per_origin=8)
             return dialled
 
         transport = Transport(
@@ -585,6 +680,56 @@ async def test_a_refusal_sent_before_the_request_is_read(receiver, each_engine, 
         await settled()
         await settled()
         parser = ResponseParser(each_engine, max_body=100)
-        assert not await _talk(connection, parser, _Exchange(ORIGIN, HEAD + BODY))
+        assert not await _talk(connection, parser, _Exchange(ORIGIN, HEAD, BODY))
         assert parser.head.status == 503
         connection.close()
+
+
+class Tracked(bytes):
+    """A body that says when it is gone."""
+
+    alive = 0
+
+    def __init__(self, _: bytes) -> None:
+        Tracked.alive += 1
+
+    def __del__(self) -> None:
+        Tracked.alive -= 1
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def stop_reading(stream):
+    await stream.receive_some(1000)
+    await trio.sleep_forever()
+
+
+async def reset(stream):
+    await stream.receive_some(1000)
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+
+async def talk_nonsense(stream):
+    await stream.receive_some(1000)
+    await stream.send_all(b"SSH-2.0-x\r\n")
+    await trio.sleep_forever()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
+@pytest.mark.parametrize("script", [stop_reading, reset, talk_nonsense, None])
+async def test_a_failed_exchange_holds_no_body(receiver, transport_to, script, size):
+    """Not even until the collector comes by: that goes by the number of objects and not by their size."""
+    async with receiver() as there:
+        there.scripts = [script]
+        transport = transport_to(there.port if script is not None else refusing_port())
+        with suppress(ExchangeError):
+            await transport.exchange(ORIGIN, large_head(size), Tracked(bytes(size)), soon(0.2))
+        await trio.lowlevel.checkpoint()
+        assert Tracked.alive == 0

@@ -225,9 +225,9 @@ async def test_an_answer_can_be_read_after_sending_failed(receiver, server_conte
         connection = TlsConnection(A, dialled, Deadlines(), client_context)
         await connection.handshake()
         await settled()
-        await connection.send_some(b"POST")
+        await connection.send_some(b"POST", b"")
         await settled()
         with pytest.raises(OSError, match=r"reset|pipe"):
-            await connection.send_all(memoryview(bytes(1 << 20)))
+            await connection.send_rest(b"", bytes(1 << 20), 0)
         assert await connection.receive() == OK
         connection.close()

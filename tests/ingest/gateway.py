@@ -23,6 +23,7 @@ from holdfast.store.work import StoreRules
 NOW = 1_700_000_000_000
 LIMITS = Limits(
     max_body=1 << 20,
+    max_receiving=24 << 20,
     max_head=32 << 10,
     max_headers=100,
     max_connections=16,

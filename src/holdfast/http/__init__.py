@@ -14,6 +14,7 @@ wire.py             a connected socket that waits only when it must; readiness.p
 deadlines.py        many deadlines under one timer
 listeners.py        TCP and Unix sockets to listen on
 server.py           the accept loops, the limit on connections, stopping
+receiving.py        how many bytes of request bodies are held at once
 server_connection.py the loop of one connection
 connection.py       one dialled connection, plain or TLS
 tunnel.py           a way through a forward proxy

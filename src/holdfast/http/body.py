@@ -77,11 +77,12 @@ class ChunkedBody:
         self._missing = 0
         self._extensions_left = MAX_CHUNK_EXTENSIONS
         self._trailers_left = MAX_TRAILERS
-        self._step = self._read_size
+        # Not bound to this object: that would be a cycle, and keep the body until the collector comes by.
+        self._step = ChunkedBody._read_size
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
-        while not self.complete and self._step():
+        while not self.complete and self._step(self):
             pass
         if self.complete:
             self.leftover += bytes(self._buffer)
@@ -101,7 +102,7 @@ class ChunkedBody:
         if self._extensions_left < 0:
             raise ProtocolError(400, "too many chunk extensions")
         self._missing = int(matched[1], 16)
-        self._step = self._read_data if self._missing else self._read_trailer
+        self._step = ChunkedBody._read_data if self._missing else ChunkedBody._read_trailer
         return True
 
     def _read_data(self) -> bool:
@@ -111,7 +112,7 @@ class ChunkedBody:
         _append(self.body, data, self._limit)
         if self._missing:
             return False
-        self._step = self._read_end_of_data
+        self._step = ChunkedBody._read_end_of_data
         return True
 
     def _read_end_of_data(self) -> bool:
@@ -120,7 +121,7 @@ class ChunkedBody:
         if len(self._buffer) < 2:
             return False
         del self._buffer[:2]
-        self._step = self._read_size
+        self._step = ChunkedBody._read_size
         return True
 
     def _read_trailer(self) -> bool:

@@ -23,6 +23,7 @@ from holdfast.http.strict import (
     check_request_start,
     check_response,
     check_response_start,
+    without_framing,
 )
 
 MAX_URL = 8192
@@ -118,6 +119,20 @@ class RequestParser:
         """Whether anything of the current request has come."""
         return self.head is not None or bool(self._cutter)
 
+    @property
+    def received(self) -> int:
+        """Bytes of a body that is not complete yet."""
+        return len(self._body.body) if self._body is not None else 0
+
+    def take_body(self) -> bytes:
+        """The body, for whoever handles it: it is not held here any longer."""
+        body, self.body = self.body, b""
+        return body
+
+    def drop_body(self) -> None:
+        """What has come of a body is not needed: the request is refused."""
+        self._body = None
+
     def next_message(self) -> None:
         """Forget the current request and go on with what came after it."""
         leftover, self._leftover = self._leftover, b""
@@ -144,6 +159,7 @@ class RequestParser:
         self._body.feed(data)
         if self._body.complete:
             self.complete, self.body, self._leftover = True, bytes(self._body.body), self._body.leftover
+            self._body = None  # the answer may take long, and one copy is enough
 
     def _skip_blank_line(self, data: bytes) -> bytes:
         # RFC 9112, 2.2: old clients send one empty line more than they should after a body.
@@ -200,7 +216,8 @@ class ResponseParser:
 
     Raises `BadAnswer` (without an address) until the head is complete. After that nothing raises: the outcome
     is decided, and a body that breaks its framing or exceeds `max_body` sets `broken`; `body` is what was
-    read.
+    read. Framing that makes no sense does not raise either. It sets `broken` at once on a success: its body is of no
+    use, and waiting for an end that may never come would keep a place from others.
     """
 
     def __init__(
@@ -292,7 +309,7 @@ class ResponseParser:
             if self._informational > MAX_INFORMATIONAL:
                 raise ProtocolError(400, f"more than {MAX_INFORMATIONAL} informational answers")
             return
-        self._raw = raw
+        self._raw = without_framing(raw) if framing.odd else raw
         self.head = ResponseHead(
             status, framing.http_version, framing.keep_alive, framing.content_length, framing.chunked
         )
@@ -306,6 +323,7 @@ class ResponseParser:
             self._body = SizedBody(framing.content_length, self._max_body)
         else:
             self._body = BodyUntilEnd(self._max_body)
+        self.broken = framing.odd and status < 300 and not self._body.complete
 
     def _check(self, raw: bytes) -> tuple[int, Framing]:
         if self._familiar is None:

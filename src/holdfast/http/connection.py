@@ -20,6 +20,8 @@ from holdfast.http.errors import ConnectError, ProxyError, Stage, TlsError
 from holdfast.http.wire import Data, Wire
 
 READ_SIZE = 16384
+JOINED = 4096
+"""Up to here head and body are joined: that takes less than handing them over one by one."""
 TLS_AT_ONCE = 16384
 HANDSHAKE_BYTES = 256 << 10
 """What a peer may say in a handshake: a chain of certificates takes a few KiB, and some peers never come to an end."""
@@ -71,11 +73,19 @@ class Connection:
         self.expired = False
         self._wire = dialled.wire
 
-    async def send_some(self, data: bytes) -> int:
+    async def send_some(self, head: bytes, body: bytes) -> int:
         """Sends what can be sent without the peer reading; the number of bytes taken."""
-        return await self._wire.send(data)
+        if len(body) <= JOINED:
+            return await self._wire.send(head + body)
+        return await self._wire.send_both(head, body)
 
-    async def send_all(self, data: memoryview) -> None:
+    async def send_rest(self, head: bytes, body: bytes, sent: int) -> None:
+        """Sends what comes after so many bytes."""
+        if sent < len(head):
+            await self._send_all(memoryview(head)[sent:])
+        await self._send_all(memoryview(body)[max(sent - len(head), 0) :])
+
+    async def _send_all(self, data: memoryview) -> None:
         await self._wire.send_all(data)
 
     async def receive(self) -> bytes:
@@ -112,19 +122,22 @@ class TlsConnection(Connection):
         if self._stream.version() not in _TLS_VERSIONS:
             raise TlsError(f"{self._stream.version()} is too old, TLS 1.2 is needed", self.address)
 
-    async def send_some(self, data: bytes) -> int:
-        if len(data) > TLS_AT_ONCE:
+    async def send_some(self, head: bytes, body: bytes) -> int:
+        if len(head) + len(body) > TLS_AT_ONCE:
             return 0
-        await self.send_all(memoryview(data))
+        data = head + body
+        await self._send_all(memoryview(data))
         return len(data)
 
-    async def send_all(self, data: memoryview) -> None:
-        try:
-            await self._stream.send_all(data)
-        except trio.BrokenResourceError as error:
-            raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
-        if self._records.send_error is not None:
-            raise self._records.send_error
+    async def _send_all(self, data: memoryview) -> None:
+        """Slice by slice: what TLS is given at once it holds encrypted at once."""
+        for place in range(0, len(data), TLS_AT_ONCE):
+            try:
+                await self._stream.send_all(data[place : place + TLS_AT_ONCE])
+            except trio.BrokenResourceError as error:
+                raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
+            if self._records.send_error is not None:
+                raise self._records.send_error
 
     async def receive(self) -> bytes:
         try:
@@ -212,7 +225,10 @@ async def in_turn(
             if error.here:
                 raise
             failure = error
-    raise failure or ConnectError("there is no address to connect to")
+    try:
+        raise failure or ConnectError("there is no address to connect to")
+    finally:
+        del failure  # held by its own frame it would keep the whole exchange until the collector comes by
 
 
 async def connect(addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:

@@ -59,7 +59,8 @@ class Response:
 class Pending:
     """An answer that comes later, and that no task has to wait for: it is sent by whoever gives it.
 
-    What is given is an answer, or an exception that says why there is none.
+    What is given is an answer, or an exception that says why there is none. It is kept only until somebody listens: an
+    exception holds the frames that raised it, and with them this.
     """
 
     __slots__ = ("_given", "_listener")
@@ -69,9 +70,10 @@ class Pending:
         self._listener: Callable[[Response | bytes | Exception], None] | None = None
 
     def give(self, given: Response | bytes | Exception) -> None:
-        self._given = given
         if self._listener is not None:
             self._listener(given)
+        else:
+            self._given = given
 
     def then(self, listener: Callable[[Response | bytes | Exception], None]) -> None:
         """Have somebody told, at once if it is there already."""
@@ -84,12 +86,18 @@ class Pending:
 
     async def _wait(self) -> Response | bytes:
         came = trio.Event()
-        self.then(lambda given: came.set())
+        heard: list[Response | bytes | Exception] = []
+
+        def hear(given: Response | bytes | Exception) -> None:
+            heard.append(given)
+            came.set()
+
+        self.then(hear)
         await came.wait()
-        assert self._given is not None
-        if isinstance(self._given, Exception):
-            raise self._given
-        return self._given
+        given = heard.pop()
+        if isinstance(given, Exception):
+            raise given
+        return given
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from holdfast.http.connection import Connection, Origin
 
 class Pool:
     def __init__(self, *, max_per_origin: int, max_total: int, idle_timeout: float) -> None:
-        self._max_per_origin = max_per_origin
-        self._max_total = max_total
+        self.max_per_origin = max_per_origin
+        self.max_total = max_total
         self._idle_timeout = idle_timeout
         self._stacks: dict[Origin, deque[Connection]] = {}
         self._expiries: OrderedDict[Connection, float] = OrderedDict()
@@ -43,13 +43,13 @@ class Pool:
         return None
 
     def put(self, connection: Connection, now: float) -> None:
-        if self._max_per_origin <= 0 or self._max_total <= 0:
+        if self.max_per_origin <= 0 or self.max_total <= 0:
             connection.close()
             return
         stack = self._stacks.get(connection.origin)
-        if stack is not None and len(stack) >= self._max_per_origin:
+        if stack is not None and len(stack) >= self.max_per_origin:
             self._drop(stack[0])
-        elif len(self._expiries) >= self._max_total:
+        elif len(self._expiries) >= self.max_total:
             self._drop(next(iter(self._expiries)))
         self._stacks.setdefault(connection.origin, deque()).append(connection)
         self._expiries[connection] = now + self._idle_timeout

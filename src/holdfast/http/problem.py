@@ -9,6 +9,9 @@ from typing import Any
 
 from holdfast.http.message import Response
 
+RETRY_SOON = ((b"retry-after", b"1"),)
+"""For what another request frees as it ends."""
+
 
 class Problem(Exception):
     """Raised by a handler or a gate; the server answers with it.

@@ -20,7 +20,8 @@ from holdfast.http.deadlines import Deadlines
 from holdfast.http.familiar import Familiar
 from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
 from holdfast.http.message import Request, Response, StreamingResponse, with_connection
-from holdfast.http.problem import Problem, problem_for_status
+from holdfast.http.problem import RETRY_SOON, Problem, problem_for_status
+from holdfast.http.receiving import Receiving
 from holdfast.http.server_connection import ServerConnection, linger
 from holdfast.http.wire import Wire
 
@@ -56,7 +57,7 @@ def _closing(problem: Problem) -> bytes:
     return with_connection(problem.response().encode(), b"close")
 
 
-_TOO_MANY = _closing(problem_for_status(503, _TOO_MANY_DETAIL, [(b"retry-after", b"1")]))
+_TOO_MANY = _closing(problem_for_status(503, _TOO_MANY_DETAIL, RETRY_SOON))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Limits:
     """Sizes in bytes, times in seconds."""
 
     max_body: int
+    max_receiving: int
+    """Of all bodies that are being received or handled; see receiving.py."""
     max_head: int
     max_headers: int
     max_connections: int
@@ -74,6 +77,7 @@ class Limits:
 
 LOCAL_LIMITS = Limits(
     max_body=65_536,
+    max_receiving=64 * 65_536,
     max_head=32_768,
     max_headers=100,
     max_connections=64,
@@ -103,6 +107,7 @@ class Server:
         on_refusal: Callable[[int, str], None] | None = None,
     ) -> None:
         self.handler = handler
+        self.receiving = Receiving(limits.max_receiving)
         self.set_limits(limits)
         self._admit = admit
         self.gate = gate
@@ -117,6 +122,7 @@ class Server:
     def set_limits(self, limits: Limits) -> None:
         """For connections from now on."""
         self.limits = limits
+        self.receiving.most = limits.max_receiving
         self.familiar: Familiar[RequestHead] = Familiar()
 
     @property

@@ -1,15 +1,16 @@
 """One connection of the server, from its first byte to its last.
 
     idle ──first byte──> head ──head complete, gate passed──> body ──complete──> handling ──> sending ──> idle
-                                                                                    └──> streaming ──> closed
+                                             └──no room──> queued ──┘                 └──> streaming ──> closed
 
 An answer that is pending when its handler returns is sent by whoever gives it; the connection meanwhile waits for the
 next request, which takes one turn around the loop less than waiting for the answer first. What comes before it is sent
 waits until it is.
 
 One cancel scope spans the connection, and each phase sets its deadline: `idle_timeout` closes silently, head
-and body too slow are answered with 408, a handler has no deadline here. A handler is never disturbed by its
-client going away, since what it does may already be decided.
+and body too slow are answered with 408, no room for the body in time with 503, a handler has no deadline here.
+A handler is never disturbed by its client going away, since what it does may already be decided. The room that was
+taken for a body is given back when its request is answered, and not before, since the handler holds it until then.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from holdfast.http.message import (
     with_connection,
     without_body,
 )
-from holdfast.http.problem import Problem, problem_for_status
+from holdfast.http.problem import RETRY_SOON, Problem, problem_for_status
 from holdfast.http.wire import Wire
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ HEAD_READ = 16384
 BODY_READ = 65536
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
+NEEDS_NO_ROOM = HEAD_READ
+"""Bytes of a body that may come along with a head, so that they are read before anything can be asked for them."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ _logger = logging.getLogger(__name__)
 class Phase(Enum):
     IDLE = auto()
     HEAD = auto()
+    QUEUED = auto()
     BODY = auto()
     HANDLING = auto()
     SENDING = auto()
@@ -75,6 +79,8 @@ class ServerConnection:
         )
         self._phase = Phase.IDLE
         self._owed: trio.Event | None = None
+        self._reserved = 0
+        """Bytes taken for the body of the current request, until it is answered."""
         self._scope = trio.CancelScope()
         self._deadline = Deadline(server.deadlines, self._scope.cancel)
         self._deadline.set(trio.current_time() + server.limits.idle_timeout)
@@ -105,6 +111,8 @@ class ServerConnection:
         finally:
             self._deadline.drop()
             self._wire.close()
+            if self._owed is None:
+                self._release()
 
     async def _serve_one(self) -> bool:
         """One request and its answer; whether the connection can carry another."""
@@ -118,8 +126,9 @@ class ServerConnection:
             if not await self._receive_body(head):
                 return False
             answer = await self._handle(head)
-        if answer is None:
-            return True
+            if answer is None:
+                return True
+            self._release()
         if isinstance(answer, StreamingResponse):
             await self._stream(answer, head)
             return False
@@ -150,15 +159,34 @@ class ServerConnection:
         parser = self._parser
         if parser.complete:
             return True
+        expected = self._limits.max_body if head.chunked else head.content_length or 0
+        if not head.chunked or head.expect_continue:
+            await self._reserve(expected)
         self._enter(Phase.BODY, self._limits.body_timeout)
         if head.expect_continue and not parser.body_started:
             await self._wire.send_all(_CONTINUE)
         # Tiny chunks cost time by their number: reading few of them at once lets others have their turn.
         at_once = HEAD_READ if head.chunked else BODY_READ
         while not parser.complete:
+            if head.chunked and not self._reserved and parser.received > NEEDS_NO_ROOM:
+                await self._reserve(expected)
+                self._enter(Phase.BODY, self._limits.body_timeout)
             if not await self._receive(at_once):
                 return False
+        self._release(but=len(parser.body))
         return True
+
+    async def _reserve(self, size: int) -> None:
+        """Wait for room for a body; its time to come in begins after that."""
+        if size > NEEDS_NO_ROOM:
+            self._enter(Phase.QUEUED, self._limits.body_timeout)
+            await self._server.receiving.take(size)
+            self._reserved = size
+
+    def _release(self, but: int = 0) -> None:
+        if self._reserved > but:
+            self._server.receiving.give_back(self._reserved - but)
+            self._reserved = but
 
     async def _receive(self, size: int) -> bool:
         data = await self._wire.receive(size)
@@ -190,7 +218,7 @@ class ServerConnection:
             await trio.lowlevel.checkpoint()
         self._phase = Phase.HANDLING
         self._deadline.clear()
-        request = Request(head.method, head.target, head.headers, self._parser.body, self._local)
+        request = Request(head.method, head.target, head.headers, self._parser.take_body(), self._local)
         try:
             answer = self._server.handler(request)
             if isinstance(answer, Pending) and head.keep_alive and head.http_version == "1.1":
@@ -208,6 +236,8 @@ class ServerConnection:
 
     def _pay(self, given: Response | bytes | Exception) -> None:
         """A pending answer has come."""
+        if self._reserved:
+            self._release()
         try:
             self._send_owed(given)
         except Exception:
@@ -298,13 +328,18 @@ class ServerConnection:
             return ProtocolError(408, f"the head took longer than {self._limits.head_timeout:g} s")
         if self._phase is Phase.BODY:
             return ProtocolError(408, f"the body took longer than {self._limits.body_timeout:g} s")
+        if self._phase is Phase.QUEUED:
+            return ProtocolError(503, "too many large bodies are being received")
         return None
 
     async def _refuse(self, refusal: ProtocolError) -> None:
         if self._owed is not None:
             await self._owed.wait()
+        self._parser.drop_body()
+        self._release()
         self._server.refused(refusal.status, refusal.detail)
-        answer = problem_for_status(refusal.status, refusal.detail).response().encode()
+        headers = RETRY_SOON if refusal.status == 503 else ()
+        answer = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
             await self._wire.send_all(with_connection(answer, b"close"))
             await linger(self._wire)

@@ -5,6 +5,9 @@ HTTP/1.0). So the raw head must match one strict pattern, and the fields that de
 and checked here; what is left to an engine is a head that every engine reads the same way. Refusals are
 `ProtocolError`s for both directions.
 
+Requests with odd framing are refused. An answer with odd framing is not: its status is what counts, and where its body
+ends is read as well as can be. It is marked `odd`, and its connection carries nothing after it.
+
 A verdict depends on the bytes only, never on how they were cut into reads.
 """
 
@@ -28,6 +31,7 @@ _RESPONSE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [\t\x20-\x7e\x80-\
 _FRAMING_FIELD = re.compile(
     rb"\n(host|content-length|transfer-encoding|connection|expect):[ \t]*+([^\r]*+)", re.IGNORECASE
 )
+_LENGTH_OR_CODING = re.compile(rb"\n(?:content-length|transfer-encoding):[^\r]*+\r(?=\n)", re.IGNORECASE)
 _ABSOLUTE = re.compile(rb"https?://(?:[\w\-.~!$&'()*+,;=:%]*@)?[\w\-.~!$&'()*+,;=:%\[\]]+(?:[/?].*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:[\w\-.~]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
@@ -45,6 +49,18 @@ class Framing(NamedTuple):
     content_length: int | None
     chunked: bool
     expect_continue: bool
+    odd: bool = False
+    """An answer whose framing fields contradict each other or make no sense."""
+
+
+class _FramingFields(NamedTuple):
+    """The values of the fields that decide about framing, as they stand in a head."""
+
+    hosts: int
+    lengths: list[bytes]
+    codings: list[bytes]
+    connection: bytes
+    expect: bytes
 
 
 def check_request(raw: bytes, max_headers: int, max_url: int) -> Framing:
@@ -59,8 +75,9 @@ def check_request(raw: bytes, max_headers: int, max_url: int) -> Framing:
         raise ProtocolError(405, "unknown method")
     if target[0] != 0x2F or method == b"CONNECT":
         _check_target_form(method, target)
-    hosts, framing = _framing(raw, minor == b"1")
-    if hosts != 1 and (hosts > 1 or minor == b"1"):
+    fields = _framing_fields(raw)
+    framing = _framing(fields, minor == b"1")
+    if fields.hosts != 1 and (fields.hosts > 1 or minor == b"1"):
         raise ProtocolError(400, "exactly one Host header is needed")
     return framing
 
@@ -71,7 +88,17 @@ def check_response(raw: bytes, max_headers: int) -> tuple[int, Framing]:
         check_response_start(raw)
         raise ProtocolError(400, _fault_of_fields(raw) or "malformed status line")
     _check_number_of_headers(raw, max_headers)
-    return int(matched[2]), _framing(raw, matched[1] == b"1")[1]
+    fields, is_http_1_1 = _framing_fields(raw), matched[1] == b"1"
+    try:
+        framing = _framing(fields, is_http_1_1)
+    except ProtocolError:
+        framing = _odd_framing(fields, is_http_1_1)
+    return int(matched[2]), framing
+
+
+def without_framing(raw: bytes) -> bytes:
+    """A head without the fields that say where its body ends: engines refuse those of an odd answer."""
+    return _LENGTH_OR_CODING.sub(b"", raw)
 
 
 def check_request_start(raw: bytes | bytearray, scanned: int = 0, end: int = MAX_POSITION) -> None:
@@ -116,8 +143,7 @@ def _check_target_form(method: bytes, target: bytes) -> None:
         raise ProtocolError(400, "malformed request target")
 
 
-def _framing(raw: bytes, is_http_1_1: bool) -> tuple[int, Framing]:
-    """The number of Host headers, and the framing."""
+def _framing_fields(raw: bytes) -> _FramingFields:
     hosts = 0
     lengths: list[bytes] = []
     codings: list[bytes] = []
@@ -134,15 +160,29 @@ def _framing(raw: bytes, is_http_1_1: bool) -> tuple[int, Framing]:
             codings.append(value.rstrip(b" \t"))
         else:
             expect = value.rstrip(b" \t").lower()
+    return _FramingFields(hosts, lengths, codings, connection, expect)
+
+
+def _framing(fields: _FramingFields, is_http_1_1: bool) -> Framing:
+    lengths, codings = fields.lengths, fields.codings
     if codings:
         _check_coding(codings, lengths, is_http_1_1)
-    return hosts, Framing(
+    return Framing(
         "1.1" if is_http_1_1 else "1.0",
-        _keeps_alive(connection, is_http_1_1),
+        _keeps_alive(fields.connection, is_http_1_1),
         _length(lengths) if lengths else None,
         bool(codings),
-        is_http_1_1 and expect == b"100-continue",
+        is_http_1_1 and fields.expect == b"100-continue",
     )
+
+
+def _odd_framing(fields: _FramingFields, is_http_1_1: bool) -> Framing:
+    """What can be made of it, as RFC 9112, 6.3 has it: a coding overrides a length, and one length may be repeated."""
+    chunked = b", ".join(fields.codings).lower() == b"chunked"
+    lengths = {length.strip(b" \t") for value in fields.lengths for length in value.split(b",")}
+    digits = lengths.pop() if len(lengths) == 1 and not fields.codings else b""
+    length = int(digits) if digits.isdigit() and len(digits) <= MAX_LENGTH_DIGITS else None
+    return Framing("1.1" if is_http_1_1 else "1.0", False, length, chunked, False, odd=True)
 
 
 def _check_coding(codings: list[bytes], lengths: list[bytes], is_http_1_1: bool) -> None:

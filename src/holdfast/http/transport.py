@@ -2,7 +2,8 @@
 
 What this module promises about an exchange:
 - The outcome is decided by the final status line and complete headers. Nothing that happens in the body of the
-  answer changes it.
+  answer changes it, nor does a cancellation that comes after them: the answer is returned as far as it came.
+- The body of a request is sent from where it is, without a copy of it.
 - At most one resend, on a fresh connection, and only when a reused one ended before any byte of the answer.
 - Only addresses that the resolver gave are dialled, and a connection serves only the origin it was made for.
 - A connection from before a `renew` serves no exchange that begins after it.
@@ -84,11 +85,12 @@ class TransportStatistics:
 class _Exchange:
     """How far an exchange has come: what is known of it when its deadline passes."""
 
-    __slots__ = ("address", "generation", "origin", "parser", "payload", "reused", "stage")
+    __slots__ = ("address", "body", "generation", "head", "origin", "parser", "reused", "stage")
 
-    def __init__(self, origin: Origin, payload: bytes, generation: int = 0) -> None:
+    def __init__(self, origin: Origin, head: bytes, body: bytes, generation: int = 0) -> None:
         self.origin = origin
-        self.payload = payload
+        self.head = head
+        self.body = body
         self.generation = generation
         self.stage: Stage = "resolve"
         self.address: str | None = None
@@ -145,7 +147,7 @@ class Transport:
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
         """Sends a request, its head complete with the empty line, and gives the answer. Raises `ExchangeError`."""
-        exchange = _Exchange(origin, head + body, self._generation)
+        exchange = _Exchange(origin, head, body, self._generation)
         now = trio.current_time()
         connection = self._pool.take(origin, now)
         self._pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
@@ -176,10 +178,11 @@ class Transport:
                 await trio.sleep_until(expiry)
             self._pool.sweep(trio.current_time(), SWEEP_BATCH)
 
-    def renew(self) -> None:
+    def renew(self, *, max_idle_per_origin: int, max_idle: int = MAX_IDLE) -> None:
         """What was opened until now serves its exchange to the end and none after it: the rules have changed."""
         self._generation += 1
         self._pool.clear()
+        self._pool.max_per_origin, self._pool.max_total = max_idle_per_origin, max_idle
 
     async def aclose(self) -> None:
         """Closes what is idle. Exchanges under way go on, and close their connections when done."""
@@ -229,7 +232,7 @@ class Transport:
         exchange.parser = parser = ResponseParser(
             self._engine,
             max_body=self._max_answer,
-            to_head_request=exchange.payload.startswith(b"HEAD "),
+            to_head_request=exchange.head.startswith(b"HEAD "),
             familiar=self._familiar,
         )
         self._in_use += 1
@@ -258,15 +261,14 @@ class Transport:
 
 async def _talk(connection: Connection, parser: ResponseParser, exchange: _Exchange) -> bool:
     """Sends the request and reads the answer; whether the request was sent whole."""
-    payload = exchange.payload
     exchange.stage = "send"
     try:
-        sent = await connection.send_some(payload)
+        sent = await connection.send_some(exchange.head, exchange.body)
     except OSError:
         # The peer closed; it may have said why before.
         await _read_answer(connection, parser)
         return False
-    if sent < len(payload):
+    if sent < len(exchange.head) + len(exchange.body):
         return await _send_and_listen(connection, parser, exchange, sent)
     exchange.stage = "answer"
     await _read_answer(connection, parser)
@@ -275,24 +277,27 @@ async def _talk(connection: Connection, parser: ResponseParser, exchange: _Excha
 
 async def _send_and_listen(connection: Connection, parser: ResponseParser, exchange: _Exchange, sent: int) -> bool:
     """A receiver may answer before it has read all, and stop reading: so listen while sending."""
-    failure: ExchangeError | None = None
+    failure: ExchangeError | trio.Cancelled | None = None
 
     async def send_rest() -> None:
         try:
-            await connection.send_all(memoryview(exchange.payload)[sent:])
-        except OSError:
-            return
+            await connection.send_rest(exchange.head, exchange.body, sent)
+        except (OSError, trio.Cancelled):
+            return  # whoever listens knows whether the outcome stands
         exchange.stage = "answer"
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send_rest)
         try:
             await _read_answer(connection, parser)
-        except ExchangeError as error:
+        except (ExchangeError, trio.Cancelled) as error:
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # held by its own frame it would keep the body until the collector comes by
     return exchange.stage == "answer"
 
 
@@ -314,12 +319,12 @@ async def _read_answer(connection: Connection, parser: ResponseParser) -> None:
 
 
 async def _read_body(connection: Connection, parser: ResponseParser) -> None:
-    """Whatever goes wrong from here on, the outcome stands."""
+    """Whatever goes wrong from here on, the outcome stands: a cancelled task is cancelled again at its next wait."""
     try:
         while not parser.complete and not parser.broken:
             if data := await connection.receive():
                 parser.feed(data)
             else:
                 parser.feed_end()
-    except OSError:
+    except (OSError, trio.Cancelled):
         pass

@@ -45,10 +45,15 @@ class Wire:
             try:
                 return self.socket.send(data)
             except BlockingIOError:
-                try:
-                    await trio.lowlevel.wait_writable(self.socket)
-                except trio.ClosedResourceError as error:
-                    raise _closed_here() from error
+                await self._until_writable()
+
+    async def send_both(self, first: bytes, second: bytes) -> int:
+        """Like `send`, without joining the two."""
+        while True:
+            try:
+                return self.socket.sendmsg([first, second])
+            except BlockingIOError:
+                await self._until_writable()
 
     async def send_all(self, data: Data) -> None:
         sent = await self.send(data)
@@ -93,6 +98,12 @@ class Wire:
         if self._reader is not None:
             trio.lowlevel.reschedule(self._reader, outcome.Error(_closed_here()))
             self._reader = None
+
+    async def _until_writable(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self.socket)
+        except trio.ClosedResourceError as error:
+            raise _closed_here() from error
 
     async def _until_heard(self) -> None:
         if self.socket.fileno() < 0:
