@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from holdfast.config import Config, ConfigError
-from holdfast.core.errors import CommitFailed, StoreUnusable
+from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.fleet import Role
 from holdfast.core.tally import Tally
 from holdfast.credentials import Credentials, read_credentials
@@ -277,12 +277,12 @@ class Gateway:
     async def _reload_on_signal(self) -> None:
         with trio.open_signal_receiver(signal.SIGHUP) as signals:
             async for _ in signals:
-                with suppress(ConfigError):
+                with suppress(ConfigError, ReloadUnfinished):
                     await self._reload()
 
     async def _reload_on_change(self) -> None:
         async def take_over() -> None:
-            with suppress(ConfigError):
+            with suppress(ConfigError, ReloadUnfinished):
                 await self._reload()
 
         self._watch.remember()
@@ -314,7 +314,11 @@ class Gateway:
         different = changed(self._config, config)
         self._config, self._credentials = config, credentials
         self._apply(config, credentials)
-        await self._intake.configure(config, credentials.token)
+        try:
+            await self._intake.configure(config, credentials.token)
+        except ReloadUnfinished as error:
+            event(_logger, logging.ERROR, "reload_unfinished", changed=different, detail=str(error))
+            raise
         event(_logger, logging.INFO, "reloaded", changed=different, needs_restart=needs_restart)
         if different:
             tell_oddities(config, credentials)

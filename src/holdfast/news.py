@@ -1,14 +1,18 @@
-"""What happens, told as it happens: to the log, and to whoever listens live.
+"""Events: every one goes to the live listeners, and a bounded number of lines to the log.
 
-A listener that reads too slowly loses events and is told how many; nobody ever waits for it. In the log a storm of the
-same event about the same host is summed up: after the first lines of a minute the rest of it are one line with a count.
-Live listeners get every one.
+A listener that reads too slowly loses events and is told how many; nobody ever waits for it.
+
+Three rules bound the log. None of them costs more with more hosts.
+- A storm of the same event about the same host is summed up: after the first lines of a minute one line has the count.
+- All lines that name a host share a limit for each second. Events that come once a webhook may use three quarters of
+  it, so thousands of failing hosts leave room for a circuit that changes. One line a second counts what was left out.
+- Lines that name no host (the store, the spool, operators) are never left out: the first rule bounds them already.
 """
 
 import logging
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -20,6 +24,12 @@ from holdfast.log import event as log_event
 KEPT_FOR_A_LISTENER = 1_000
 LINES_BEFORE_SUMMING = 20
 SUMMING_OVER = 60_000
+STORMS_KEPT = 10_000
+"""With more hosts than that the oldest storm ends early, and its next line begins another."""
+LINES_A_SECOND = 200
+ROUTINE_LINES_A_SECOND = 150
+ROUTINE = frozenset({"attempt_failed", "message_dead", "repeated"})
+"""Events that come once a webhook or, summed up, once a host and minute."""
 LATEST_FAILURES = 20
 
 Event = dict[str, Any]
@@ -53,6 +63,12 @@ class Listener:
         return {"event": "events_lost", "count": lost}
 
 
+_STORM_FIELDS = ("host", "status", "error")
+
+Key = tuple[object, ...]
+"""The name of an event and its storm fields."""
+
+
 @dataclass(slots=True)
 class _Storm:
     """Lines of one kind about one host in the minute that began at `began`."""
@@ -60,8 +76,6 @@ class _Storm:
     began: int
     level: int
     lines: int = 0
-    unsaid: int = 0
-    last: Event = field(default_factory=dict)
 
 
 class News:
@@ -70,8 +84,14 @@ class News:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._listeners: set[Listener] = set()
-        self._storms: dict[tuple[object, ...], _Storm] = {}
+        self._storms: OrderedDict[Key, _Storm] = OrderedDict()
+        """In the order in which they began, which is the order in which they end."""
         self._stormy = trio.Event()
+        self._second = 0
+        self._lines = 0
+        """With a host, logged in this second."""
+        self._left_out: Counter[str] = Counter()
+        self._crowded = trio.Event()
         self.failures: deque[Event] = deque(maxlen=LATEST_FAILURES)
 
     @property
@@ -88,7 +108,7 @@ class News:
             self.failures.append(event)
         if self._listeners:
             self._publish(event)
-        if self._may_log(level, name, event):
+        if _logger.isEnabledFor(level) and self._may_log(level, name, event):
             log_event(_logger, level, name, exc_info=exc_info, **fields)
 
     async def listen(self) -> AsyncGenerator[Event, None]:
@@ -102,23 +122,41 @@ class News:
             self._listeners.discard(listener)
 
     async def run(self) -> None:
-        """Say what was summed up when its minute is over; does nothing while there is no storm."""
+        """Log what was summed up and what was left out; sleeps while there is neither."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_storms)
+            nursery.start_soon(self._count_left_out)
+
+    async def _end_storms(self) -> None:
         while True:
             if not self._storms:
                 self._stormy = trio.Event()
                 await self._stormy.wait()
-            await sleep_until(self._clock, min(storm.began for storm in self._storms.values()) + SUMMING_OVER)
+            oldest = next(iter(self._storms.values()))
+            await sleep_until(self._clock, oldest.began + SUMMING_OVER)
             self.sum_up(self._clock.now())
 
+    async def _count_left_out(self) -> None:
+        while True:
+            await self._crowded.wait()
+            await sleep_until(self._clock, (self._clock.now() // 1000 + 1) * 1000)
+            left_out, self._left_out, self._crowded = self._left_out, Counter(), trio.Event()
+            log_event(_logger, logging.WARNING, "lines_left_out", lines=left_out.total(), events=dict(left_out))
+
     def sum_up(self, now: int) -> None:
-        """End the storms whose minute is over by `now`."""
-        for key, storm in list(self._storms.items()):
-            if now - storm.began < SUMMING_OVER:
-                continue
+        """End the storms whose minute is over by `now`, and the oldest where there is no room for another."""
+        while self._storms:
+            key, storm = next(iter(self._storms.items()))
+            if now - storm.began < SUMMING_OVER and len(self._storms) < STORMS_KEPT:
+                return
             del self._storms[key]
-            if storm.unsaid:
-                about = {name: value for name, value in storm.last.items() if name in _STORM_FIELDS}
-                log_event(_logger, storm.level, "repeated", of=storm.last["event"], times=storm.unsaid, **about)
+            unsaid = storm.lines - LINES_BEFORE_SUMMING
+            if unsaid > 0:
+                name, *values = key
+                about: Event = dict(zip(_STORM_FIELDS, values, strict=True))
+                about = {part: value for part, value in about.items() if value is not None}
+                if self._has_room("repeated", now, names_host="host" in about):
+                    log_event(_logger, storm.level, "repeated", of=name, times=unsaid, **about)
 
     def _may_log(self, level: int, name: str, event: Event) -> bool:
         key = (name, *(event.get(part) for part in _STORM_FIELDS))
@@ -129,11 +167,20 @@ class News:
             storm = self._storms[key] = _Storm(now, level)
             self._stormy.set()
         storm.lines += 1
-        if storm.lines <= LINES_BEFORE_SUMMING:
+        return storm.lines <= LINES_BEFORE_SUMMING and self._has_room(name, now, names_host="host" in event)
+
+    def _has_room(self, name: str, now: int, *, names_host: bool) -> bool:
+        """Whether one more line fits into this second; one that does not is counted."""
+        if not names_host:
             return True
-        storm.unsaid += 1
-        storm.last = event
-        return False
+        if now // 1000 != self._second:
+            self._second, self._lines = now // 1000, 0
+        if self._lines >= (ROUTINE_LINES_A_SECOND if name in ROUTINE else LINES_A_SECOND):
+            self._left_out[name] += 1
+            self._crowded.set()
+            return False
+        self._lines += 1
+        return True
 
     def _event(self, name: str, fields: dict[str, object]) -> Event:
         return {"time": rfc3339(self._clock.now()), "event": name, **fields}
@@ -141,6 +188,3 @@ class News:
     def _publish(self, event: Event) -> None:
         for listener in self._listeners:
             listener.hear(event)
-
-
-_STORM_FIELDS = ("host", "status", "error")

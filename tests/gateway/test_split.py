@@ -111,6 +111,26 @@ def test_ingest_that_stands_still_does_not_keep_an_operator_from_looking(gateway
     assert gateway.stop() == 0
 
 
+def test_a_reload_does_not_wait_for_ever_for_ingest_that_stands_still(tmp_path: Path, receiver: Receiver) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("")
+    with running(tmp_path / "store", config=file) as gateway:
+        child = ingest_process(gateway)
+        os.kill(child, signal.SIGSTOP)
+        file.write_text(f'[routes.billing]\nurl = "{receiver.url}/in"\n')
+        answer = gateway.call("POST", "/v1/reload")
+        assert answer.status_code == 503
+        assert answer.json()["type"] == "urn:holdfast:problem:reload-unfinished"
+        assert "the ingest process" in answer.json()["detail"]
+        told = [event for event in gateway.events() if event["event"] in ("reloaded", "reload_unfinished")]
+        assert [(event["event"], event["changed"]) for event in told] == [("reload_unfinished", ["routes.billing"])]
+        os.kill(child, signal.SIGCONT)
+        assert gateway.call("POST", "/v1/reload").json() == {"changed": [], "needs_restart": []}
+        assert gateway.post("to/billing/x").status_code == 202, "it has taken over what it was given meanwhile"
+        assert receiver.wait_for_one().path == "/in/x"
+        assert gateway.stop() == 0
+
+
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 

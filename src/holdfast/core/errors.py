@@ -54,6 +54,10 @@ class CorruptRecord(StoreError):
     """A stored record can't be decoded."""
 
 
+class ReloadUnfinished(HoldfastError):
+    """A part of the gateway has not taken over the new config in time; it does so as soon as it can."""
+
+
 class EgressDenied(HoldfastError):
     """The egress rules do not let this target be dialled."""
 

@@ -7,6 +7,7 @@ from contextlib import aclosing
 import trio
 
 from holdfast.config import ConfigError
+from holdfast.core.errors import ReloadUnfinished
 from holdfast.http.server import Request, Response, StreamingResponse
 from holdfast.news import Event, News
 from holdfast.operate.actions import Actions
@@ -136,6 +137,9 @@ class ControlSocket:
             faults = [str(fault) for fault in error.faults]
             detail = f"The config has faults, the old one stays: {'; '.join(faults)}"
             raise problem(422, "bad-config", detail, faults=faults) from None
+        except ReloadUnfinished as error:
+            detail = f"The new config is in force, but not everywhere: {error}. Reload again to see when it has."
+            raise problem(503, "reload-unfinished", detail) from None
 
 
 async def _lines(documents: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:

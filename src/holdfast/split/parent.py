@@ -19,6 +19,7 @@ import trio
 
 from holdfast.clock import BootClock
 from holdfast.config import Address, Config
+from holdfast.core.errors import ReloadUnfinished
 from holdfast.core.tally import Tally
 from holdfast.log import event
 from holdfast.split.channel import Channel
@@ -29,6 +30,8 @@ LAST_WORDS = 2.0
 """Seconds that the ingest process has to end by itself once its channel is closed."""
 COUNTING = 1.0
 """Seconds that its counts are waited for: after that the last known ones are shown."""
+TAKING_OVER = 3.0
+"""Seconds that a reload waits for it."""
 NOT_FOR_INGEST = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 """What a terminal or a supervisor sends to all processes of the gateway at once: this one decides what follows."""
 
@@ -107,11 +110,16 @@ class IngestProcess:
             self._channel.post(Kind.STOP)
 
     async def configure(self, config: Config, token: bytes | None) -> None:
-        """Returns when the ingest process has taken it over."""
+        """Returns when the ingest process has taken it over. Raises ReloadUnfinished if that takes too long: the
+        settings stay in the channel, and the process goes on with the old ones until it reads them.
+        """
         self._settings = Settings(config, token)
         if self._channel is not None:
             self._channel.post(Kind.SETTINGS, self._settings)
-            await _reply(self._untaken)
+            with trio.move_on_after(TAKING_OVER) as patience:
+                await _reply(self._untaken)
+            if patience.cancelled_caught:
+                raise ReloadUnfinished(f"the ingest process has not taken it over in {TAKING_OVER:.0f} s")
 
     async def count(self) -> None:
         """Bring the tally up to date with what the ingest process counts."""
