@@ -29,6 +29,11 @@ ADDRESS_WAIT = 60_000
 """Milliseconds after which a host that waits for its address tries again in any case."""
 
 
+def attempts_per_address(first_attempts: int, per_host: int) -> int:
+    """How many attempts on new connections one address may have in flight, however many names lead to it."""
+    return max(per_host, first_attempts // 8)
+
+
 class Start(NamedTuple):
     """One attempt to begin now. `spell` is what its outcome has to name to the circuit, `host_class` what the budget
     counts it for.

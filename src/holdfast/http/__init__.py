@@ -19,6 +19,7 @@ server_connection.py the loop of one connection
 connection.py       one dialled connection, plain or TLS
 tunnel.py           a way through a forward proxy
 pool.py             idle connections by origin
+address_limit.py    how many exchanges one address may have under way
 transport.py        one exchange from address to answer, under one deadline
 httpx_face.py       the same as an httpx transport; the only module here that imports httpx
 """

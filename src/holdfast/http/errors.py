@@ -3,7 +3,7 @@
     Exception
     ├── ProtocolError          a peer's request breaks HTTP or a limit; `status` is the answer to it
     ├── Problem                (problem.py) a refusal by whoever uses the server
-    ├── AddressBusy            too many exchanges with an address have no answer yet; nothing was sent
+    ├── AddressBusy            too many exchanges with an address are under way; nothing was sent
     └── ExchangeError          no answer was had; `kind` is a word for records
         ├── ExchangeTimeout    "timeout"   the total deadline passed; `stage` says during what
         ├── ConnectError       "connect"   no address could be dialled; `errno` of the last one
@@ -36,7 +36,7 @@ class ProtocolError(Exception):
 
 
 class AddressBusy(Exception):
-    """Nothing was dialled: `address` has as many unanswered exchanges as it may."""
+    """Nothing was dialled: `address` has as many exchanges under way as it may."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)

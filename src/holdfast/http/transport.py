@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import trio
 
+from holdfast.http.address_limit import AddressLimit
 from holdfast.http.codec import Engine, ResponseParser, best_engine
 from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
 from holdfast.http.deadlines import Deadlines
@@ -32,6 +33,7 @@ __all__ = ["Answer", "Origin", "Resolve", "Transport", "TransportStatistics"]
 Resolve = Callable[[Origin], Awaitable[Sequence[Address]]]
 
 MAX_IDLE = 1024
+MAX_PER_ADDRESS = 1024
 SWEEP_BATCH = 64
 SWEEP_AT_EACH_EXCHANGE = 2
 
@@ -85,9 +87,9 @@ class TransportStatistics:
 class _Exchange:
     """How far an exchange has come: what is known of it when its deadline passes."""
 
-    __slots__ = ("address", "body", "generation", "head", "origin", "parser", "reused", "stage")
+    __slots__ = ("_entered", "_limit", "address", "body", "generation", "head", "origin", "parser", "reused", "stage")
 
-    def __init__(self, origin: Origin, head: bytes, body: bytes, generation: int = 0) -> None:
+    def __init__(self, origin: Origin, head: bytes, body: bytes, generation: int, limit: AddressLimit) -> None:
         self.origin = origin
         self.head = head
         self.body = body
@@ -96,9 +98,21 @@ class _Exchange:
         self.address: str | None = None
         self.parser: ResponseParser | None = None
         self.reused = False
+        self._limit = limit
+        self._entered: str | None = None
 
     def trying(self, address: str, stage: Stage) -> None:
+        """An address is about to be dialled, or has come as far as `stage`. Raises AddressBusy."""
+        if address != self._entered:
+            self.leave_address()
+            self._limit.enter(address)
+            self._entered = address
         self.address, self.stage = address, stage
+
+    def leave_address(self) -> None:
+        if self._entered is not None:
+            self._limit.leave(self._entered)
+            self._entered = None
 
     def answer(self) -> Answer | None:
         """The answer as far as it came, if its head did."""
@@ -129,6 +143,7 @@ class Transport:
         max_idle_per_origin: int,
         idle_timeout: float,
         max_idle: int = MAX_IDLE,
+        max_per_address: int = MAX_PER_ADDRESS,
         engine: Engine | None = None,
     ) -> None:
         self._resolve = resolve
@@ -138,6 +153,7 @@ class Transport:
         self._idle_timeout = idle_timeout
         self._engine = engine or best_engine()
         self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
+        self._address_limit = AddressLimit(max_per_address)
         self._deadlines = Deadlines()
         self._familiar: Familiar[tuple[int, Framing]] = Familiar()
         self._became_idle = trio.Event()
@@ -146,8 +162,11 @@ class Transport:
         self._in_use = self._opened = self._reused = self._resent = 0
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
-        """Sends a request, its head complete with the empty line, and gives the answer. Raises `ExchangeError`."""
-        exchange = _Exchange(origin, head, body, self._generation)
+        """Sends a request, its head complete with the empty line, and gives the answer.
+
+        Raises `ExchangeError`, or `AddressBusy` before anything was dialled.
+        """
+        exchange = _Exchange(origin, head, body, self._generation, self._address_limit)
         now = trio.current_time()
         connection = self._pool.take(origin, now)
         self._pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
@@ -159,8 +178,11 @@ class Transport:
                 if exchange.parser is None or exchange.parser.started:
                     raise
                 self._resent += 1
-        connection = await self._open(exchange, deadline)
-        return await self._use(connection, exchange, deadline, reused=False)
+        try:
+            connection = await self._open(exchange, deadline)
+            return await self._use(connection, exchange, deadline, reused=False)
+        finally:
+            exchange.leave_address()
 
     async def run(self) -> None:
         """Closes idle connections when their time is over; meant to run beside the exchanges, until cancelled.
@@ -178,8 +200,11 @@ class Transport:
                 await trio.sleep_until(expiry)
             self._pool.sweep(trio.current_time(), SWEEP_BATCH)
 
-    def renew(self, *, max_idle_per_origin: int, max_idle: int = MAX_IDLE) -> None:
+    def renew(
+        self, *, max_idle_per_origin: int, max_idle: int = MAX_IDLE, max_per_address: int = MAX_PER_ADDRESS
+    ) -> None:
         """What was opened until now serves its exchange to the end and none after it: the rules have changed."""
+        self._address_limit.limit = max_per_address
         self._generation += 1
         self._pool.clear()
         self._pool.max_per_origin, self._pool.max_total = max_idle_per_origin, max_idle

@@ -1,14 +1,14 @@
-"""How many exchanges with one address have no answer yet, and the limit on that.
+"""How many exchanges on new connections one address may have under way.
 
-Names are cheap: any number of them may lead to one address that accepts connections and never answers. Only exchanges
-on new connections count. A connection that is used again has answered before.
+Names are cheap: any number of them may lead to one address that accepts connections and never answers. Exchanges on a
+connection that is used again do not count: it has answered before.
 """
 
 from holdfast.http.errors import AddressBusy
 
 
-class UnansweredByAddress:
-    """`limit` is for each address. An address that answers quickly never reaches it."""
+class AddressLimit:
+    """`limit` is for each address. One that answers quickly never reaches it for long."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -22,7 +22,6 @@ class UnansweredByAddress:
         self._exchanges[address] = exchanges + 1
 
     def leave(self, address: str) -> None:
-        """It has an answer, or has ended without one."""
         exchanges = self._exchanges[address] - 1
         if exchanges:
             self._exchanges[address] = exchanges
