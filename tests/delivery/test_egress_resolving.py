@@ -3,7 +3,6 @@
 import errno
 import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from ipaddress import IPv4Address, ip_address
@@ -13,46 +12,20 @@ import pytest
 import trio
 import trio.testing
 
+from delivery.names import PUBLIC, Names
 from harness import PATIENCE
 from holdfast.config import build
 from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.egress import ROUTE_ZONE, Guard
-from holdfast.delivery.resolver import THREADS, TIMEOUT
+from holdfast.delivery.look_up_threads import SHARE, THREADS
+from holdfast.delivery.resolver import NOT_ASKED_AGAIN_FOR, TIMEOUT
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError
 from holdfast.http.transport import Origin, Transport
 from spellings import numeric, samples
 
-PUBLIC = "93.184.216.34"
 NAME = "hooks.example.com"
-
-
-class Names:
-    """The resolver: gives each host's answers one after the other, the last for ever; an error is raised."""
-
-    def __init__(self, **hosts: Sequence[list[str] | Exception]) -> None:
-        self.answers = {name.replace("_", "."): list(answers) for name, answers in hosts.items()}
-        self.asked: list[str] = []
-        self.hanging: set[str] = set()
-        self.entered = threading.Semaphore(0)
-        self.let_go = threading.Event()
-
-    def __call__(self, host: str, port: None, type: int) -> list[Any]:
-        self.asked.append(host)
-        self.entered.release()
-        if host in self.hanging:
-            self.let_go.wait(PATIENCE)
-        answers = self.answers.get(host, [[PUBLIC]])
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return [found for address in answer for found in socket.getaddrinfo(address, port, type=type)]
-
-    async def until_asked(self, times: int = 1) -> None:
-        """Until that many more look-ups are in their threads."""
-        for _ in range(times):
-            assert await trio.to_thread.run_sync(self.entered.acquire, True, PATIENCE)
 
 
 @pytest.fixture
@@ -302,7 +275,9 @@ async def test_whose_fault_a_failed_look_up_is(names: Names, error: Exception, h
     assert failed.value.here is here
 
 
-async def test_all_who_wait_hear_of_the_failure_and_the_next_one_asks_again(names: Names) -> None:
+async def test_all_who_wait_hear_of_the_failure_and_one_who_comes_later_asks_again(
+    names: Names, mock_clock: trio.testing.MockClock
+) -> None:
     names.answers[NAME] = [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), [PUBLIC]]
     names.hanging.add(NAME)
     it = guard(names)
@@ -319,6 +294,7 @@ async def test_all_who_wait_hear_of_the_failure_and_the_next_one_asks_again(name
         await names.until_asked()
         names.let_go.set()
     assert len({id(failure) for failure in failures}) == 3
+    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
     assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
     assert names.asked == [NAME] * 2
 
@@ -384,7 +360,8 @@ async def test_a_resolver_that_does_not_answer_is_this_sides_and_holds_one_threa
             await trio.testing.wait_all_tasks_blocked()
             mock_clock.jump(TIMEOUT)
     assert names.asked == [NAME]
-    names.let_go.set()
+    await names.let_all_go()
+    names.hanging.clear()
     assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
 
 
@@ -409,8 +386,8 @@ async def test_an_attempt_with_less_time_learns_what_it_waited_for(
 async def test_hanging_names_hold_no_more_threads_than_there_are_and_give_them_back(
     names: Names, mock_clock: trio.testing.MockClock
 ) -> None:
-    hanging = [f"hanging-{number}.example.com" for number in range(THREADS)]
-    behind = [f"behind-{number}.example.com" for number in range(5)]
+    hanging = [f"hooks.hanging-{number}.com" for number in range(THREADS)]
+    behind = [f"hooks.behind-{number}.com" for number in range(5)]
     names.hanging.update(hanging)
     it = guard(names)
     failed: list[str] = []
@@ -431,13 +408,13 @@ async def test_hanging_names_hold_no_more_threads_than_there_are_and_give_them_b
         mock_clock.jump(TIMEOUT)
     assert sorted(failed) == sorted([*hanging, *behind])
     assert sorted(names.asked) == sorted(hanging)
-    names.let_go.set()
+    await names.let_all_go()
     assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
     assert names.asked[THREADS:] == [NAME], "a look-up that nobody waits for any more is not made"
 
 
 async def test_fewer_hanging_names_hold_up_no_other(names: Names) -> None:
-    hanging = [f"hanging-{number}.example.com" for number in range(THREADS - 1)]
+    hanging = [f"hanging-{number}.example.com" for number in range(SHARE - 1)]
     names.hanging.update(hanging)
     it = guard(names)
     async with trio.open_nursery() as nursery:

@@ -7,6 +7,7 @@ settling.py    what an outcome changes: circuit, limits, schedule, and the one o
 courier.py     one attempt from start to outcome
 egress.py      which addresses may be dialled
 resolver.py    names to addresses, one look-up per host at a time
+look_up_threads.py  which look-up may have a thread
 ways.py        how an address is reached: directly, or through the forward proxy
 signing.py     Standard Webhooks: secrets and signatures
 tls.py         whom receivers must be certified by, and what is shown to them

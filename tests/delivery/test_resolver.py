@@ -1,0 +1,314 @@
+"""Names beside names that hang: who still gets an answer, what is remembered, and that all of it is bounded."""
+
+import errno
+import gc
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from delivery.names import PUBLIC, Names
+from harness import until
+from holdfast.core.errors import NameNotResolved
+from holdfast.delivery import look_up_threads, resolver
+from holdfast.delivery.look_up_threads import FOR_A_THREAD, LATELY_THREADS, SHARE, THREADS
+from holdfast.delivery.resolver import HANGS_AFTER, LAST_GOOD_FOR, NOT_ASKED_AGAIN_FOR, TIMEOUT, Resolver
+from holdfast.http.connection import Address
+
+NAME = "hooks.example.com"
+FOUND = [(socket.AF_INET, (PUBLIC, 443))]
+MANY = 400
+SILENT = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    names = Names()
+    yield names
+    names.let_go.set()
+
+
+@pytest.fixture
+async def it(names: Names) -> Resolver:
+    return Resolver(names)
+
+
+def hosts(count: int, what: str = "hanging") -> list[str]:
+    """Each has a domain of its own."""
+    return [f"hooks.{what}-{number}.com" for number in range(count)]
+
+
+async def look_up(it: Resolver, host: str = NAME) -> list[Address]:
+    return await it.look_up(host, 443)
+
+
+async def fail(it: Resolver, host: str = NAME) -> NameNotResolved:
+    with pytest.raises(NameNotResolved) as failed:
+        await look_up(it, host)
+    return failed.value
+
+
+async def look_up_all(it: Resolver, all_hosts: Iterable[str]) -> None:
+    async def one(host: str) -> None:
+        assert await look_up(it, host) == FOUND
+
+    async with trio.open_nursery() as nursery:
+        for host in all_hosts:
+            nursery.start_soon(one, host)
+
+
+async def hang(it: Resolver, names: Names, nursery: trio.Nursery, hanging: list[str], in_threads: int) -> None:
+    """Look-ups that hang, as many of them in threads as are said to be."""
+    names.hanging.update(hanging)
+    for host in hanging:
+        nursery.start_soon(fail, it, host)
+    await names.until_asked(in_threads)
+    await wait_all_tasks_blocked()
+
+
+async def pass_time(clock: MockClock, seconds: float) -> None:
+    clock.jump(seconds)
+    await wait_all_tasks_blocked()
+
+
+# -- names that resolved lately ----------------------------------------------------------------------------------------
+
+
+async def test_names_that_resolved_lately_do_not_notice_hundreds_that_hang(it: Resolver, names: Names) -> None:
+    lately = hosts(2 * LATELY_THREADS, "lately")
+    await look_up_all(it, lately)
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, hosts(MANY), len(lately) + THREADS)
+        asked = len(names.asked)
+        await look_up_all(it, lately)
+        assert sorted(names.asked[asked:]) == sorted(lately), "the resolver was asked, not the memory"
+        nursery.cancel_scope.cancel()
+
+
+async def test_names_that_resolved_lately_and_hang_all_at_once(
+    it: Resolver, names: Names, mock_clock: MockClock
+) -> None:
+    lately = hosts(2 * LATELY_THREADS)
+    await look_up_all(it, [*lately, NAME])
+    names.hanging.update(lately)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look_up_all, it, lately)
+        await names.until_asked(len(lately) + 1 + LATELY_THREADS)
+        nursery.start_soon(look_up_all, it, [NAME])
+        await wait_all_tasks_blocked()
+        mock_clock.jump(HANGS_AFTER)
+    assert names.asked.count(NAME) == 1, "there is no thread for it, but its last answer is there at once"
+    await pass_time(mock_clock, TIMEOUT)
+    await names.let_all_go()
+    assert await look_up(it) == FOUND
+    assert names.asked.count(NAME) == 2
+
+
+async def test_a_last_good_answer_is_used_while_the_name_hangs(
+    it: Resolver, names: Names, mock_clock: MockClock
+) -> None:
+    await look_up(it)
+    names.hanging.add(NAME)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look_up_all, it, [NAME])
+        await names.until_asked(2)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(HANGS_AFTER)
+    await pass_time(mock_clock, TIMEOUT)
+    for _ in range(3):
+        assert await look_up(it) == FOUND, "and at once when it is known to hang"
+        await pass_time(mock_clock, NOT_ASKED_AGAIN_FOR)
+    assert names.asked == [NAME] * 2
+
+
+@pytest.mark.parametrize("error", [SILENT, OSError(errno.EMFILE, "Too many open files")], ids=repr)
+async def test_a_last_good_answer_is_used_when_this_side_fails_but_not_for_ever(
+    it: Resolver, names: Names, mock_clock: MockClock, error: Exception
+) -> None:
+    names.answers[NAME] = [[PUBLIC], error]
+    await look_up(it)
+    mock_clock.jump(LAST_GOOD_FOR - NOT_ASKED_AGAIN_FOR)
+    assert await look_up(it) == FOUND
+    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    assert (await fail(it)).here
+    assert names.asked == [NAME] * 3
+
+
+async def test_a_last_good_answer_is_not_used_against_the_names_own_servers(
+    it: Resolver, names: Names, mock_clock: MockClock
+) -> None:
+    names.answers[NAME] = [[PUBLIC], UNKNOWN, SILENT]
+    await look_up(it)
+    assert not (await fail(it)).here
+    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    assert (await fail(it)).here, "and is forgotten by then"
+
+
+async def test_an_answer_that_changes_is_the_last_good_one(it: Resolver, names: Names) -> None:
+    names.answers[NAME] = [["198.51.100.1"], [PUBLIC], SILENT]
+    assert await look_up(it) != FOUND
+    assert await look_up(it) == FOUND
+    assert await look_up(it) == FOUND
+    assert names.asked == [NAME] * 3
+
+
+# -- new names ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_million_hanging_names_of_one_domain_leave_threads_for_other_domains(
+    it: Resolver, names: Names
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, [f"{number}.hanging.com" for number in range(2 * THREADS)], SHARE)
+        assert names.inside == SHARE
+        assert await look_up(it) == FOUND
+        nursery.cancel_scope.cancel()
+
+
+async def test_names_that_hung_before_leave_threads_for_new_ones(
+    it: Resolver, names: Names, mock_clock: MockClock
+) -> None:
+    hanging = hosts(THREADS)
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, hanging, THREADS)
+        mock_clock.jump(TIMEOUT)
+    for host in hanging:
+        names.answers[host] = [SILENT]
+    await names.let_all_go()
+    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, hanging, SHARE)
+        assert names.inside == SHARE
+        assert await look_up(it) == FOUND
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_name_that_hung_and_answers_again_is_a_name_as_any_other(
+    it: Resolver, names: Names, mock_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, [NAME], 1)
+        mock_clock.jump(TIMEOUT)
+    await names.let_all_go()
+    names.hanging.clear()
+    assert await look_up(it) == FOUND, "the thread that hung has brought an answer in the end"
+    assert names.asked == [NAME] * 2
+
+
+async def test_a_look_up_that_gets_no_thread_fails_before_its_attempt_has_no_time_left(
+    it: Resolver, names: Names, mock_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, hosts(THREADS), THREADS)
+        failures: list[NameNotResolved] = []
+
+        async def wait() -> None:
+            failures.append(await fail(it))
+
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(wait)
+            await wait_all_tasks_blocked()
+            mock_clock.jump(FOR_A_THREAD)
+        assert failures[0].here
+        assert str(failures[0]) == f"{NAME}: not looked up, since too many look-ups hang ({THREADS})"
+        mock_clock.jump(TIMEOUT)
+    await names.let_all_go()
+    assert await look_up(it) == FOUND, "it is not remembered as a name that failed"
+
+
+# -- names that failed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("error", "here"), [(SILENT, True), (UNKNOWN, False)], ids=repr)
+async def test_a_name_that_failed_is_not_asked_again_for_some_seconds(
+    it: Resolver, names: Names, mock_clock: MockClock, error: Exception, here: bool
+) -> None:
+    names.answers[NAME] = [error, [PUBLIC]]
+    for _ in range(3):
+        assert (await fail(it)).here is here
+    assert names.asked == [NAME]
+    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    assert await look_up(it) == FOUND
+
+
+async def test_a_failure_of_this_machine_says_nothing_about_the_name(it: Resolver, names: Names) -> None:
+    names.answers[NAME] = [OSError(errno.EMFILE, "Too many open files"), [PUBLIC]]
+    assert (await fail(it)).here
+    assert await look_up(it) == FOUND
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+async def test_failures_are_remembered_of_so_many_names(
+    it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver, "KEPT", 10)
+    failing = hosts(11, "failing")
+    names.answers |= {host: [UNKNOWN] for host in failing}
+    for host in failing:
+        await fail(it, host)
+    names.asked.clear()
+    await fail(it, failing[1])
+    assert names.asked == []
+    await fail(it, failing[0])
+    assert names.asked == [failing[0]]
+
+
+async def test_answers_are_remembered_of_so_many_names_however_many_fail(
+    it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver, "KEPT", 10)
+    healthy, failing = hosts(11, "healthy"), hosts(30, "failing")
+    for host in healthy:
+        await look_up(it, host)
+    names.answers |= {host: [SILENT] for host in [*healthy, *failing]}
+    for host in failing:
+        await fail(it, host)
+    for host in healthy[1:]:
+        assert await look_up(it, host) == FOUND
+    assert (await fail(it, healthy[0])).here
+
+
+def limiters() -> int:
+    gc.collect()
+    return sum(isinstance(each, trio.CapacityLimiter) for each in gc.get_objects())
+
+
+async def test_nothing_is_left_of_names_that_hung(it: Resolver, names: Names, mock_clock: MockClock) -> None:
+    trio.to_thread.current_default_thread_limiter()
+    before = limiters()
+    async with trio.open_nursery() as nursery:
+        await hang(it, names, nursery, hosts(MANY), THREADS)
+        assert limiters() >= before + THREADS
+        mock_clock.jump(TIMEOUT)
+    assert names.inside == THREADS, "a thread that hangs can't be ended"
+    await names.let_all_go()
+    assert names.inside == 0
+    assert limiters() == before
+    asked = len(names.asked)
+    names.hanging.clear()
+    await look_up_all(it, hosts(MANY))
+    assert len(names.asked) == asked + MANY
+
+
+async def test_a_thread_is_used_again_and_ends_when_there_is_nothing_to_do(
+    it: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = set(threading.enumerate())
+
+    def threads() -> int:
+        return sum(thread.name == "look-up" for thread in set(threading.enumerate()) - others)
+
+    for _ in range(20):
+        await look_up(it)
+    assert threads() == 1
+    monkeypatch.setattr(look_up_threads, "IDLE_FOR", 0.001)
+    for _ in range(200):
+        await look_up_all(it, hosts(3))
+    await trio.to_thread.run_sync(until, lambda: not threads())
+    assert await look_up(it) == FOUND
