@@ -14,10 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import trio
 
 from holdfast.config import Config, ConfigError
+from holdfast.core.board import attempts_per_address
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.fleet import Role
 from holdfast.core.tally import Tally
@@ -128,9 +130,8 @@ class Gateway:
             dial=self._ways.dial,
             ssl_context=lambda origin: self._credentials.contexts.context(origin),
             max_answer=config.delivery.max_answer,
-            max_idle_per_origin=config.delivery.per_host,
-            max_idle=room_for(config).idle,
             idle_timeout=KEPT_ALIVE,
+            **_connection_limits(config),
         )
         self._news = News(self._clock)
         self._delivery = self._open_delivery()
@@ -328,7 +329,7 @@ class Gateway:
         setup(config.log.format, config.log.level)
         self._guard.configure(config.egress)
         self._ways.configure(_way_settings(config, credentials))
-        self._transport.renew(max_idle_per_origin=config.delivery.per_host, max_idle=room_for(config).idle)
+        self._transport.renew(**_connection_limits(config))
         for each in self._opened.running:
             each.configure(store_rules(config, self._opened.run))
         self._delivery.configure(config, credentials.route_keys)
@@ -408,6 +409,21 @@ def _way_settings(config: Config, credentials: Credentials) -> WaySettings:
     proxy = config.delivery.proxy
     named = None if proxy is None else (proxy.host, proxy.port)
     return WaySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
+
+
+class ConnectionLimits(TypedDict):
+    max_idle_per_origin: int
+    max_idle: int
+    max_per_address: int
+
+
+def _connection_limits(config: Config) -> ConnectionLimits:
+    delivery = config.delivery
+    return {
+        "max_idle_per_origin": delivery.per_host,
+        "max_idle": room_for(config).idle,
+        "max_per_address": attempts_per_address(delivery.first_attempts, delivery.per_host),
+    }
 
 
 def _status_names(config: Config) -> frozenset[str]:

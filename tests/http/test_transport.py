@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 import trio
 
+from holdfast.http.address_limit import AddressLimit
 from holdfast.http.codec import ResponseParser
 from holdfast.http.connection import Connection, connect
 from holdfast.http.deadlines import Deadlines
@@ -680,7 +681,7 @@ async def test_a_refusal_sent_before_the_request_is_read(receiver, each_engine, 
         await settled()
         await settled()
         parser = ResponseParser(each_engine, max_body=100)
-        assert not await _talk(connection, parser, _Exchange(ORIGIN, HEAD, BODY))
+        assert not await _talk(connection, parser, _Exchange(ORIGIN, HEAD, BODY, 0, AddressLimit(1)))
         assert parser.head.status == 503
         connection.close()
 

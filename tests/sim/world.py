@@ -14,12 +14,14 @@ import trio.testing
 from answers import GivenAnswer
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
+from holdfast.core.board import attempts_per_address
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, State, id_text, parse_id
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.http.address_limit import AddressLimit
 from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.transport import Origin
 from holdfast.news import News
@@ -123,6 +125,8 @@ class World:
     began: float = field(default_factory=trio.current_time)
     clock: TrioClock = field(default_factory=lambda: TrioClock(START))
     chance: Callable[[], float] = lambda: 0.5
+    addresses: dict[str, str] = field(default_factory=dict)
+    """What hosts resolve to; others have an address of their own."""
     ledger_type: ClassVar[type[Ledger]] = Ledger
     shared: ClassVar[bool] = False
     takeover: ClassVar[float] = 0.0
@@ -149,6 +153,8 @@ class World:
     def compose(self) -> None:
         """Put a gateway together that has not begun to run."""
         self.started_at = self.clock.now()
+        delivery = self.config.delivery
+        self.address_limit = AddressLimit(attempts_per_address(delivery.first_attempts, delivery.per_host))
         self.ledger = self.make_store()
         self.news, self.tally = News(self.clock), Tally()
         self.delivery = Delivery(
@@ -223,13 +229,19 @@ class World:
         host = f"{origin.host}:{origin.port}"
         found = re.search(rb"webhook-id: (\S+)", head)
         assert found is not None
+        address = self.addresses.get(host, host)
+        self.address_limit.enter(address)
         self.open[host] += 1
         request = Request(self.now, host, found[1].decode(), self.open[host], head.split()[1].decode())
         self.requests.append(request)
         try:
-            return await self._answer(request, deadline)
+            return (await self._answer(request, deadline))._replace(address=address)
+        except ExchangeTimeout as error:
+            error.address = address
+            raise
         finally:
             self.open[host] -= 1
+            self.address_limit.leave(address)
 
     async def _answer(self, request: Request, deadline: float) -> GivenAnswer:
         script = self.scripts.get(request.host, 200)

@@ -13,6 +13,7 @@ cheap: a million of them may lead to one address that hangs.
 from collections import deque
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import takewhile
 from typing import NamedTuple
 
 from holdfast.core.budget import Budget, HostClass, class_of
@@ -27,6 +28,8 @@ _ENABLED, _DISABLED, _FROZEN = CircuitState.ENABLED, CircuitState.DISABLED, Circ
 _OTHER = {Kind.FIRST: Kind.RETRY, Kind.RETRY: Kind.FIRST}
 ADDRESS_WAIT = 60_000
 """Milliseconds after which a host that waits for its address tries again in any case."""
+WAITING_PER_ADDRESS = 64
+"""Hosts in memory that wait for one address."""
 
 
 def attempts_per_address(first_attempts: int, per_host: int) -> int:
@@ -184,14 +187,23 @@ class Board:
         if kind is Kind.PROBE:
             lane.probe = start.entry
         else:
-            (lane.fresh if kind is Kind.FIRST else lane.due).appendleft(start.entry)
+            queue = lane.fresh if kind is Kind.FIRST else lane.due
+            older = sum(1 for _ in takewhile(lambda entry: position(entry) < position(start.entry), queue))
+            queue.insert(older, start.entry)
         self.ended(start, now)
 
-    def wait_for_address(self, host: Host, address: str, now: int) -> None:
-        """Start nothing to a host until an attempt to this address has ended."""
-        self._waiting_for.setdefault(address, deque()).append(host)
+    def wait_for_address(self, host: Host, address: str, now: int) -> bool:
+        """Start nothing to a host until an attempt to this address has ended. False if too many wait for that here:
+        the host should leave memory for a while.
+        """
+        waiting = self._waiting_for.setdefault(address, deque())
+        if len(waiting) >= WAITING_PER_ADDRESS:
+            host.postponed_until = now + ADDRESS_WAIT
+            return False
+        waiting.append(host)
         host.address_wait_until = now + ADDRESS_WAIT
         self._seat(host, now)
+        return True
 
     def address_ended(self, address: str | None, now: int) -> None:
         """An attempt to an address has ended: the host that waits for it the longest is next."""

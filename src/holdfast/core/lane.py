@@ -28,7 +28,7 @@ class Host:
     """The limits of one host:port: in flight, slow start, rate, and the hold that a Retry-After asked for.
 
     `answers` tells whether its last attempt ended with an answer, whatever that said; None before the first one has
-    ended. budget.py says what follows. `reads` are its lanes with a read under way.
+    ended. budget.py says what follows. `reads` are those of its circuits' lanes that are about to be read.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Host:
     next_slot: float = 0.0
     parked_until: float = 0.0
     address_wait_until: int = 0
+    postponed_until: int = 0
     answers: bool | None = None
     last_kind: Kind = Kind.RETRY
     lanes: int = 0
@@ -90,6 +91,11 @@ class Host:
         return self.address_wait_until if self.address_wait_until > quiet else quiet
 
     @property
+    def held_until(self) -> int:
+        """Until when it is left alone, since it asked for that or its address is too busy."""
+        return self.postponed_until if self.postponed_until > self.hold_until else self.hold_until
+
+    @property
     def host_class(self) -> HostClass:
         return class_of(self.answers)
 
@@ -103,22 +109,33 @@ class Host:
     def next_lane(self, kind: Kind) -> "Lane":
         """The lane that the next attempt of a kind is for: of fresh messages the oldest, else the lanes take turns."""
         ready = self.ready[kind]
-        while kind is Kind.FIRST and self._heads:
+        lane = self._oldest_head() if kind is Kind.FIRST and len(ready) > 1 else None
+        if lane is None:
+            lane = next(iter(ready))
+            del ready[lane]
+            ready[lane] = None
+        return lane
+
+    def _oldest_head(self) -> "Lane | None":
+        """The lane whose next message is the oldest, if lanes of this host were listed."""
+        ready = self.ready[Kind.FIRST]
+        while self._heads:
             head, _, lane = self._heads[0]
             if lane in ready and position(lane.fresh[0]) == head:
                 return lane
             heappop(self._heads)
             if lane.listed_head == head:
                 lane.listed_head = None
-        lane = next(iter(ready))
-        del ready[lane]
-        ready[lane] = None
-        return lane
+        return None
 
     @property
     def awaits_older(self) -> bool:
-        """Whether a read under way may bring older messages than those in memory: no fresh one starts before them."""
-        return any(not lane.fresh for lane in self.reads)
+        """Whether a lane that is about to be read may have an older message than the next one in memory.
+
+        With several circuits on one host no fresh message starts before an older one of another circuit.
+        """
+        lane = self._oldest_head()
+        return lane is not None and position(lane.fresh[0]) >= min(other.unread_from for other in self.reads)
 
     def started(self, kind: Kind, now: int) -> None:
         self.in_flight += 1
@@ -176,6 +193,13 @@ class Lane:
         """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
         return not (self.known or self.loading or self.shelving)
 
+    @property
+    def unread_from(self) -> bytes:
+        """No message that is to be read, or may not start before its lane was read, is older than this."""
+        if self.fresh:
+            return b"\xff" if self.hydrated else position(self.fresh[0])
+        return (self.oldest or 0).to_bytes(8, "big")
+
     def wants_entries(self, now: int) -> bool:
         return self.stale or self.runs_low(now)
 
@@ -189,7 +213,7 @@ class Lane:
 
     def is_held(self, now: int) -> bool:
         """Whether its host is left alone for so long that nothing of it should be in memory."""
-        return self.host.hold_until > now + SHORT_HOLD
+        return self.host.held_until > now + SHORT_HOLD
 
     @property
     def fresh_wanted(self) -> int:

@@ -59,6 +59,7 @@ class Dispatcher:
         self._unwritten = 0
         self._rests_until: float = 0
         self._quiet = trio.Event()
+        self._quiet.set()  # nobody waits for it
         self._nursery: trio.Nursery | None = None
         self.in_flight: dict[MessageId, Start] = {}
         self.on_quiet_lane: Callable[[Lane], int | None] = lambda lane: None
@@ -92,8 +93,6 @@ class Dispatcher:
         self._pump(now)
         for lane in changed:
             self._look_after(lane, now)
-        if self._reader.wanted:
-            self._called.set()  # what was written has left memory, so there may be room to read
         self._tell_quiet()
 
     def attend(self, lane: Lane) -> None:
@@ -239,8 +238,7 @@ class Dispatcher:
 
     async def wait_quiet(self) -> None:
         while not self.is_quiet:
-            if self._quiet.is_set():
-                self._quiet = trio.Event()
+            self._quiet = trio.Event()
             await self._quiet.wait()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -271,7 +269,7 @@ class Dispatcher:
 
     async def _rest(self) -> None:
         """Sleep until something is due, or somebody calls."""
-        if self._reader.has_work:
+        if self._reader.wanted:
             self._called.set()
         moment = self._rests_until = min(self._agenda.next_at, self._pause_ends())
         deadline = self._clock.deadline(moment) if moment < NEVER else float("inf")
@@ -356,7 +354,8 @@ class Dispatcher:
         lane, now = start.lane, self._clock.now()
         del self.in_flight[start.entry.message.id]
         self._board.put_back(start, now)
-        self._board.wait_for_address(lane.host, address, now)
+        if not self._board.wait_for_address(lane.host, address, now):
+            lane.woken = True  # when it leaves memory it is not to be named before its time
         if not lane.enabled:
             self._retreat(lane)
         self.attend(lane)
@@ -421,7 +420,7 @@ class Dispatcher:
         return self._roster.has_room(lane)
 
     def _let_go(self, lane: Lane) -> None:
-        now, held_until = self._clock.now(), lane.host.hold_until
+        now, held_until = self._clock.now(), lane.host.held_until
         if lane.woken:
             lane.woken = False
             until = self.on_quiet_lane(lane)
@@ -438,5 +437,5 @@ class Dispatcher:
         self._called.set()
 
     def _tell_quiet(self) -> None:
-        if self.is_quiet:
+        if not self._quiet.is_set() and self.is_quiet:
             self._quiet.set()

@@ -33,6 +33,13 @@ class LaneReader:
     def want(self, lane: Lane) -> None:
         lane.loading = True
         self.wanted[lane.key] = lane
+        if lane.key != lane.host.name:
+            lane.host.reads.add(lane)
+
+    def _done(self, lane: Lane) -> None:
+        lane.loading = False
+        del self.wanted[lane.key]
+        lane.host.reads.discard(lane)
 
     def note_queued(self, lane: Lane, message: Message) -> None:
         """A message went to this lane's queue on disk, or among those due later."""
@@ -42,33 +49,29 @@ class LaneReader:
         """A message of this lane is to be tried again then."""
         self._note(lane, due, queued=False)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a lane that was asked for may be read now."""
-        return any(map(self.may_read, self.wanted.values()))
-
     def is_reading(self, lane: Lane) -> bool:
         return lane in self._meanwhile
 
     async def read(self) -> list[Lane]:
-        """Read the lanes that were asked for, some at a time and as the memory budget allows. Returns those read."""
-        lanes = list(islice(filter(self.may_read, self.wanted.values()), LANES_A_READ))
+        """Read the lanes that were asked for, some at a time. Returns those, and others that there is no room for any
+        more: what they need now is the caller's to see.
+        """
+        unreadable = [lane for lane in self.wanted.values() if not self.may_read(lane)]
+        for lane in unreadable:
+            self._done(lane)
+        lanes = list(islice(self.wanted.values(), LANES_A_READ))
         if not lanes:
-            return []
+            return unreadable
         asks = [self._ask(lane) for lane in lanes]
         for lane in lanes:
             self._meanwhile[lane] = []
-            if lane.key != lane.host.name:
-                lane.host.reads.add(lane)
         views = await self._store.survey(asks, self._bytes_left)
-        for lane in lanes:
-            lane.host.reads.discard(lane)
         for lane, view in zip(lanes, views, strict=False):
-            del self.wanted[lane.key]
+            self._done(lane)
             self._take(lane, view)
         for lane in lanes[len(views) :]:
             del self._meanwhile[lane]
-        return lanes[: len(views)]
+        return unreadable + lanes[: len(views)]
 
     async def hydrate(self, lane: Lane) -> None:
         """Make sure that a lane's circuit is known."""
@@ -127,7 +130,6 @@ class LaneReader:
         lane.next_due = view.next_due
         lane.oldest = view.heads.oldest
         lane.probe_from = view.heads.probe_from
-        lane.loading = False
         lane.lately.clear()
         for moment, queued in self._meanwhile.pop(lane):
             self._note(lane, moment, queued=queued)
