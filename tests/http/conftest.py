@@ -1,8 +1,9 @@
 """Both engines, a server on a free port with raw clients, and scripted receivers: real sockets throughout."""
 
+import gc
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -264,3 +265,24 @@ async def transport_to(each_engine: Engine) -> AsyncIterator[Callable[..., Trans
 def settled() -> Callable[[], Awaitable[None]]:
     """Until every other task waits for something: what was sent on loopback has arrived by then."""
     return lambda: wait_all_tasks_blocked(0.01)
+
+
+class Tracked(bytes):
+    """A body; `alive` counts those that are still held."""
+
+    alive = 0
+
+    def __init__(self, _: bytes) -> None:
+        Tracked.alive += 1
+
+    def __del__(self) -> None:
+        Tracked.alive -= 1
+
+
+@pytest.fixture
+def tracked() -> Iterator[type[Tracked]]:
+    """With the collector off: what it alone could free counts as held."""
+    gc.collect()
+    gc.disable()
+    yield Tracked
+    gc.enable()

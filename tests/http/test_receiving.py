@@ -242,11 +242,12 @@ def refusing(request: Request) -> Pending:
 
 def refusing_later(request: Request) -> Pending:
     pending = Pending()
-    trio.lowlevel.current_trio_token().run_sync_soon(_give_refusal, pending)
+    trio.lowlevel.current_trio_token().run_sync_soon(_give_refusal, pending, request)
     return pending
 
 
-def _give_refusal(pending: Pending) -> None:
+def _give_refusal(pending: Pending, request: Request) -> None:
+    """Like a store it has the message at hand when it says no."""
     try:
         raise problem_for_status(507, "no")
     except Exception as error:
@@ -277,3 +278,29 @@ async def test_an_open_connection_holds_no_body_after_its_answer(serve, stack, h
             gc.enable()
         assert running.server.connections == 8
         assert held < size
+
+
+async def test_a_body_is_held_once_while_it_is_handled(serve, stack):
+    size, count = 1 << 20, 8
+    done = trio.Event()
+    handling: list[Request] = []
+
+    async def hold(request: Request) -> Response:
+        handling.append(request)
+        await done.wait()
+        return Response(200)
+
+    async with serve(hold) as running:
+        clients = await begun(running, stack, *[b""] * count)
+        body = bytes(size)
+        tracemalloc.start()
+        try:
+            for client in clients:
+                await client.send(head(size))
+                await client.send(body)
+            await until(lambda: len(handling) == count)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            done.set()
+        assert held < 1.5 * count * size

@@ -2,6 +2,8 @@
 
 import socket
 import ssl
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 import trio
@@ -9,7 +11,7 @@ import trustme
 
 from holdfast.http.connection import TlsConnection, connect
 from holdfast.http.deadlines import Deadlines
-from holdfast.http.errors import ExchangeTimeout, TlsError
+from holdfast.http.errors import ExchangeError, ExchangeTimeout, TlsError
 from holdfast.http.transport import Origin
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -186,6 +188,47 @@ async def test_an_early_answer_is_read(receiver, transport_to, server_context, c
         transport = transport_to(there.port, ssl_context=client_context)
         answer = await post(transport, body=bytes(32 << 20))
         assert (answer.status, answer.body) == (413, b"big!")
+
+
+async def test_a_body_in_flight_is_encrypted_slice_by_slice(
+    receiver, transport_to, server_context, client_context, settled
+):
+    body = bytes(32 << 20)
+
+    async def read_nothing(stream):
+        await stream.do_handshake()
+        await trio.sleep_forever()
+
+    async with receiver(server_context) as there, trio.open_nursery() as nursery:
+        there.scripts = [read_nothing]
+        transport = transport_to(there.port, ssl_context=client_context)
+        tracemalloc.start()
+        nursery.start_soon(post, transport, A, body, 60)
+        await settled()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert transport.statistics().in_use == 1
+        assert held < 1 << 20
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("fault", ["not TLS", "not trusted", "stops reading"])
+async def test_a_failed_exchange_holds_no_body(receiver, transport_to, server_context, client_context, tracked, fault):
+    async def answer_plainly(stream):
+        await stream.receive_some(100)
+        await stream.send_all(OK)
+
+    async def stop_reading(stream):
+        await stream.do_handshake()
+        await trio.sleep_forever()
+
+    async with receiver(None if fault == "not TLS" else server_context) as there:
+        there.scripts = [answer_plainly if fault == "not TLS" else stop_reading]
+        context = ssl.create_default_context() if fault == "not trusted" else client_context
+        with suppress(ExchangeError):
+            await post(transport_to(there.port, ssl_context=context), body=tracked(bytes(32 << 20)), seconds=0.3)
+        await trio.lowlevel.checkpoint()
+        assert tracked.alive == 0
 
 
 async def test_a_second_answer_in_its_own_record_is_noticed(

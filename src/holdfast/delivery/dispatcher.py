@@ -9,7 +9,7 @@ so memory does not grow with the backlog.
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 import trio
@@ -326,8 +326,10 @@ class Dispatcher:
             id = id_text(start.entry.message.id)
             self._settling.news.tell(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
             outcome = of_error(ErrorKind.PROTOCOL, f"holdfast failed: {error!r}", here=True)
-        if trio.current_effective_deadline() == -inf:
-            self._nursery = None  # cancelled too, but after its outcome was decided: that one is recorded
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            self._nursery = None  # the same, but the outcome was decided before: it is recorded as it is
         return outcome, began
 
     def _settle(self, start: Start, outcome: Outcome, began: int) -> None:

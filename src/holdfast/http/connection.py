@@ -137,7 +137,7 @@ class TlsConnection(Connection):
             except trio.BrokenResourceError as error:
                 raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
             if self._records.send_error is not None:
-                raise self._records.send_error
+                raise OSError(*self._records.send_error)
 
     async def receive(self) -> bytes:
         try:
@@ -160,7 +160,8 @@ class _RecordStream(trio.abc.Stream):
         self._wire = wire
         self.held = bytearray()
         self.allowance: float = HANDSHAKE_BYTES
-        self.send_error: OSError | None = None
+        self.send_error: tuple[int, str] | None = None
+        """Its number and text: the error itself would hold the frames that were sending, and what they sent."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while (size := self._next_record()) is None:
@@ -188,7 +189,7 @@ class _RecordStream(trio.abc.Stream):
             try:
                 await self._wire.send_all(data)
             except OSError as error:
-                self.send_error = error
+                self.send_error = error.errno or errno.EIO, error.strerror or str(error)
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.wait_writable(self._wire.socket)
