@@ -115,7 +115,7 @@ async def test_10_000_names_of_one_hanging_address_do_not_delay_a_host_that_was_
 async def test_messages_that_waited_for_their_address_are_delivered_in_order_once_it_answers(
     autojump_clock: object,
 ) -> None:
-    it = hanging(200)
+    it = hanging(200, delivery={"per_host": 1})
     it.addresses.update(dict.fromkeys(hosts(200), "192.0.2.1:80"))
     async with it.gateway():
         ids = [id for _ in range(3) for id in await it.accept_for(hosts(200))]
@@ -152,7 +152,7 @@ async def test_hosts_that_asked_to_be_left_alone_do_not_stop_another_hosts_retry
 
 
 async def test_a_fresh_message_to_a_held_host_starts_when_the_hold_ends(autojump_clock: object) -> None:
-    it = world(circuit=NO_TRIPS)
+    it = world(circuit=NO_TRIPS, delivery={"per_host": 1})
     it.scripts[HOST] = until(50, asks_for(503, 200))
     async with it.gateway():
         await it.accept()
@@ -296,11 +296,8 @@ async def test_the_order_of_first_attempts_holds_on_a_slow_disk(autojump_clock: 
     assert it.ids() == ids
 
 
-@pytest.mark.parametrize("per_host", [1, 4])
-async def test_over_all_urls_of_a_host_the_order_holds_also_for_what_is_read_back(
-    autojump_clock: object, per_host: int
-) -> None:
-    it = SlowDisk(world(delivery={"per_host": per_host}, circuit={"scope": "url"}).config)
+async def test_over_all_urls_of_a_host_the_order_holds_also_for_what_is_read_back(autojump_clock: object) -> None:
+    it = SlowDisk(world(delivery={"per_host": 1}, circuit={"scope": "url"}).config)
     it.scripts[HOST] = slow(0.002)
     ids: list[str] = []
     async with it.gateway():

@@ -158,8 +158,8 @@ class Board:
         ready, enabled = lane.host.ready, state is _ENABLED
         has_fresh = enabled and bool(lane.fresh)
         _list(ready[_FIRST], lane, has_fresh)
-        if has_fresh and lane.key != lane.host.name:
-            lane.host.list_head(lane)
+        if lane.key != lane.host.name:
+            lane.host.note_order(lane, is_ready=has_fresh)
         _list(ready[_RETRY], lane, enabled and bool(lane.due))
         _list(ready[_PROBE], lane, state is _DISABLED and lane.probe is not None)
         self._seat(lane.host, now)

@@ -88,7 +88,9 @@ class Host:
 
     def quiet_until(self) -> float:
         quiet: float = self.hold_until if self.hold_until > self.next_slot else self.next_slot
-        return self.address_wait_until if self.address_wait_until > quiet else quiet
+        if self.address_wait_until > quiet:
+            quiet = self.address_wait_until
+        return self.postponed_until if self.postponed_until > quiet else quiet
 
     @property
     def held_until(self) -> int:
@@ -99,8 +101,12 @@ class Host:
     def host_class(self) -> HostClass:
         return class_of(self.answers)
 
-    def list_head(self, lane: "Lane") -> None:
-        """Note which message of a lane is next: over all lanes of a host first attempts start in order of age."""
+    def note_order(self, lane: "Lane", *, is_ready: bool) -> None:
+        """Note which message of one of its circuits is next: over all of them first attempts start in order of age."""
+        if not is_ready:
+            if lane.fresh and not lane.hydrated:
+                self.reads.add(lane)  # it will be read, and its messages are in memory already
+            return
         head = position(lane.fresh[0])
         if lane.listed_head != head:
             lane.listed_head = head

@@ -72,6 +72,14 @@ class AgendaKeeper:
         """Whatever was known, the agenda may have changed."""
         self._look_again_at(0)
 
+    def pass_over(self, lane: Lane, now: int) -> None:
+        """A lane leaves memory that needs attention now, since there is no room for its messages."""
+        lane.woken = False
+        self._snoozed.pop(lane.key, None)
+        self._lacking.add(lane.host.host_class)
+        self._passed_over += 1
+        self._look_again_at(now + SNOOZE)
+
     def left(self) -> bool:
         """Something left memory: lanes that were passed over may come. True if there are some, and much room."""
         if not self._passed_over or not any(map(self._roster.memory.is_half_free, self._lacking)):

@@ -117,6 +117,10 @@ class Dispatcher:
         if wants_read and self._reader.may_read(lane):
             self._reader.want(lane)
             self._called.set()
+        elif wants_read and lane.is_idle:
+            self._agenda.pass_over(lane, now)
+            self._roster.retire(lane)
+            self._called.set()
         elif lane.is_idle:
             self._let_go(lane)
         elif lane.next_due is not None and lane.next_due > now and lane.enabled:

@@ -94,6 +94,7 @@ class Roster:
         """A lane with nothing left in memory. The longest cold one makes room, and its counters go to disk."""
         if self.live.pop(lane.key, None) is None:
             return
+        lane.host.reads.discard(lane)
         if not lane.hydrated:
             self._drop(lane)
             return
