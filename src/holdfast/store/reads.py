@@ -6,11 +6,11 @@ from itertools import islice
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads
-from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, Standing
+from holdfast.core.message import DeadReason, Entry, Message, MessageId, Place, Standing
 from holdfast.store import keys, records
 from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.sound import check_attempt, check_message, is_name
+from holdfast.store.sound import check_message, is_name
 from holdfast.store.tables import (
     Moment,
     Room,
@@ -239,19 +239,6 @@ def _unreadable(id: MessageId, lane: str) -> Message:
     """Enough of a message whose record is broken to put it into its lane's queue, where it is found and reported."""
     accepted_at = int.from_bytes(id[:6], "big")
     return Message(id, lane, lane, "", "", b"", "", (), b"", accepted_at, accepted_at)
-
-
-def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
-    """All that can be read."""
-    attempts = []
-    for key, value in prefixed(transaction, Table.ATTEMPTS, id):
-        try:
-            attempt = records.decode_attempt(int.from_bytes(key[16:], "big"), value)
-            check_attempt(attempt)
-            attempts.append(attempt)
-        except CorruptRecord as error:
-            transaction.faults.append((Table.ATTEMPTS, key, str(error)))
-    return attempts
 
 
 def dead_reason(transaction: Transaction, id: MessageId, place: Place) -> DeadReason | None:

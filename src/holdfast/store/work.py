@@ -32,12 +32,15 @@ class StoreRules:
 
 @dataclass(slots=True)
 class Group:
-    """Operations to be committed together, with what was encoded for them on the loop."""
+    """Operations to be committed together, with what was encoded for them on the loop.
+
+    `claim` is the room that its new messages may take, see room.py.
+    """
 
     operations: Sequence[Operation]
     prepared: list[Any]
     lanes: dict[str, bytes]
-    size: int
+    claim: int
     now: int
     last_id: MessageId
 

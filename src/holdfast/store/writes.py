@@ -8,11 +8,11 @@ trace.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.errors import CorruptRecord, StoreFull
+from holdfast.core.errors import StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt
-from holdfast.store import bulk, handing, keys, records
+from holdfast.store import attempts, bulk, handing, keys, records
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -35,7 +35,7 @@ from holdfast.store.port import (
     Shelve,
 )
 from holdfast.store.records import lane_key, numbered, stamp
-from holdfast.store.room import RoomKeeper
+from holdfast.store.room import RoomKeeper, claim_of
 from holdfast.store.summaries import NEVER, summarise
 from holdfast.store.tables import META_LATEST, Room, Table, Transaction
 from holdfast.store.work import Group, StoreRules, Work
@@ -45,22 +45,23 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
     """Encode a group on the loop, so that the writer's thread only puts bytes."""
     lanes: dict[str, Lane] = {}
     prepared: list[Any] = []
-    size = 0
+    messages = size = 0
     for operation in operations:
         encoded: Any = None
         if isinstance(operation, Accept):
             encoded = operation.encoded or records.encode_message(operation.message)
+            messages += 1
             size += len(encoded[0]) + len(operation.message.body)
         elif isinstance(operation, Deliver):
             attempt = operation.attempt
             encoded = records.encode_delivered(operation.entry.message, attempt, attempt.at + attempt.duration)
         elif isinstance(operation, Fail):
-            encoded = records.encode_attempt(operation.attempt)
+            encoded = attempts.prepare(operation.attempt)
         if isinstance(operation, (Deliver, Fail, SaveLane)) and operation.lane is not None:
             lanes[operation.lane.key] = operation.lane
         prepared.append(encoded)
     encoded_lanes = {key: _encode_lane(lane, rules.run) for key, lane in lanes.items()}
-    return Group(operations, prepared, encoded_lanes, size, now, last_id)
+    return Group(operations, prepared, encoded_lanes, claim_of(messages, size), now, last_id)
 
 
 def _encode_lane(lane: Lane, run: int) -> bytes:
@@ -85,7 +86,7 @@ class Writer:
     def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
         """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
         work = Work(transaction, group, self._rules, self.room)
-        self.room.begin(group.size)
+        self.room.begin(group.claim)
         results = []
         for operation, encoded in zip(group.operations, group.prepared, strict=True):
             if refuse is not None and isinstance(operation, Accept):
@@ -178,7 +179,7 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
     work.finished.append(message.id)
 
 
-def fail(work: Work, operation: Fail, encoded: bytes) -> None:
+def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
     message, read_at, _ = operation.entry
     attempt, step = operation.attempt, operation.step
     place = work.moved_to(message.id, message.lane, read_at)
@@ -194,21 +195,7 @@ def fail(work: Work, operation: Fail, encoded: bytes) -> None:
             work.set_retry(message.id, message.lane, place)
         else:
             work.bury(message.id, message.lane, tried, attempt.at + attempt.duration, step.reason)
-    work.transaction.put(Table.ATTEMPTS, numbered(message.id, attempt.number), encoded)
-    _forget_answer(work, message.id, attempt.number - 2)
-
-
-def _forget_answer(work: Work, id: MessageId, number: int) -> None:
-    """Answers are kept for the first and the last two attempts."""
-    key = numbered(id, max(0, number))
-    value = work.transaction.get(Table.ATTEMPTS, key) if number > 1 else None
-    if value is None:
-        return
-    try:
-        lighter = records.decode_attempt(number, value)._replace(answer=None)
-        work.transaction.put(Table.ATTEMPTS, key, records.encode_attempt(lighter))
-    except CorruptRecord as error:
-        work.transaction.faults.append((Table.ATTEMPTS, key, str(error)))
+    attempts.record(work.transaction, message.id, encoded)
 
 
 def shelve(work: Work, operation: Shelve, encoded: None) -> int:

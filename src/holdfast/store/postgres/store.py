@@ -22,7 +22,7 @@ from holdfast.core.errors import CommitFailed, StoreAway, StoreError, StoreUnusa
 from holdfast.core.fleet import LEASE, RENEW_EVERY, Crew, may_begin
 from holdfast.core.message import Entry, Message, MessageId, State, next_id
 from holdfast.core.schedule import RetryAt
-from holdfast.store.ledger import group_size
+from holdfast.store.grouping import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
     Accept,
