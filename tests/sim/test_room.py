@@ -39,3 +39,16 @@ async def test_a_store_full_of_what_waits_heals_without_anyone_asking(autojump_c
         statistics = await it.ledger.statistics()
         assert (statistics.waiting, statistics.dead, statistics.full) == (0, 0, False)
         assert {request.id for request in it.requests} == set(ids)
+
+
+@embedded_only("circuits take no part of `store.max_size` on PostgreSQL")
+async def test_a_new_circuit_for_each_message_never_fills_the_store(autojump_clock: object) -> None:
+    it = world(store={"host_share": 1.0}, circuit={"scope": "url"})
+    it.engine.max_size = SIZE
+    async with it.gateway():
+        for number in range(1_500):
+            await it.accept(path=f"/{number}", by_url=True)
+            await trio.sleep(0.2)
+        assert not (await it.ledger.statistics()).full
+        assert len(it.requests) == 1_500
+        assert it.dispatcher.lane_of("http://" + HOST + "/0") is None

@@ -311,6 +311,7 @@ def statistics(transaction: Transaction, path: str, room: Room, full: bool) -> S
     return StoreStatistics(
         path=path,
         used_bytes=room.used,
+        reserved_bytes=room.reserved,
         max_bytes=room.limit,
         waiting=first + retry,
         dead=transaction.entries(Table.DEAD),

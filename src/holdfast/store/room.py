@@ -30,7 +30,7 @@ class RoomKeeper:
         self.host_share = host_share
         self._measure = measure
         self._shares = Shares()
-        self._limit = self._left = self._since_measured = 0
+        self._limit = self._left = self._left_in_group = self._since_measured = 0
         self.full = self.scarce = False
 
     def begin(self, claim: int) -> None:
@@ -45,9 +45,10 @@ class RoomKeeper:
             self._since_measured = claim
             self.full = self._left == 0
             self.scarce = room.needed > room.limit * SCARCE
+        self._left_in_group = self._left
 
     def refusal(self, transaction: Transaction, message: Message) -> StoreFull | None:
-        if self.full:
+        if self.full or self._left_in_group <= 0:
             return StoreFull("the store is full; deliveries go on and make room")
         held = self._shares.held(transaction, message.host)
         if held + MESSAGE_COST + len(message.body) > self._limit * self.host_share:
@@ -57,6 +58,7 @@ class RoomKeeper:
 
     def hold(self, host: str, body_size: int) -> None:
         self._shares.move(host, MESSAGE_COST + body_size)
+        self._left_in_group -= body_size + OUTCOME_ROOM + LANE_ROOM
 
     def release(self, host: str, body_size: int) -> None:
         self._shares.move(host, -(MESSAGE_COST + body_size))

@@ -21,6 +21,7 @@ from holdfast.store.port import (
     DropDead,
     DropMessages,
     Duplicate,
+    EvictLanes,
     Expire,
     Fail,
     Forget,
@@ -145,7 +146,8 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     key = operation.key
     if key is None:
         return None
-    use = keys.find(work.transaction, key.digest, _used_at(work, operation) - work.rules.idempotency)
+    since = _used_at(work, operation) - work.rules.idempotency
+    use = keys.find(work.transaction, key.digest, since, work.epochs)
     if use is None:
         known = operation.place is not None and handing.is_here(work.transaction, operation.message.id)
         return Duplicate(operation.message.id) if known else None
@@ -156,7 +158,7 @@ def _remember_key(work: Work, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
     use = keys.Use(message.id, key.body, _used_at(work, operation))
-    keys.remember(work.transaction, key.digest, use, work.rules.idempotency)
+    keys.remember(work.transaction, key.digest, use, work.rules.idempotency, work.epochs)
 
 
 def _used_at(work: Work, operation: Accept) -> int:
@@ -229,6 +231,7 @@ _APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
     DropMessages: bulk.drop_messages,
     RetryNow: bulk.retry_now,
     Forget: bulk.forget,
+    EvictLanes: bulk.evict_lanes,
     Purge: bulk.purge,
     ReviewLanes: bulk.review_lanes,
 }

@@ -551,7 +551,7 @@ def _measure(connection: Connection) -> int:
 
 def _nothing_known(path: str, max_size: int) -> StoreStatistics:
     circuits = dict.fromkeys(CircuitState, 0)
-    return StoreStatistics(path, 0, max_size, 0, 0, 0, 0, circuits, None, None, None, False)
+    return StoreStatistics(path, 0, 0, max_size, 0, 0, 0, 0, circuits, None, None, None, False)
 
 
 def _own_name() -> str:
