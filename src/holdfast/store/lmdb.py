@@ -31,6 +31,7 @@ RESERVE = 64 << 20
 HEADROOM = 4 << 20
 """File beyond what is used and set aside: the pages that a group copies before older ones are free."""
 FIRST_SIZE = 1 << 20
+LEAST_GROWTH = 8 << 20
 GROWTH = (4 << 20, 1 << 20, 128 << 10)
 """By how much the file grows for a group that does not fit: by the first of these that the volume has."""
 COPIED_AT_ONCE = 1_000
@@ -109,7 +110,8 @@ class LmdbEngine:
         if self._claimed <= self._file.size:
             return
         # By an eighth at a time; close to the end of the volume by as little as will do.
-        if not (self._grow_to(min(self._claimed + self._claimed // 8, most)) or self._grow_to(self._claimed)):
+        generous = self._claimed + max(self._claimed // 8, LEAST_GROWTH)
+        if not (self._grow_to(min(generous, most)) or self._grow_to(self._claimed)):
             self._claimed = most
             raise StoreFull("no space is left on the store's volume; deliveries go on and make room")
 
