@@ -1,10 +1,12 @@
 """A 202 means that the message is on disk, as it came."""
 
 import pytest
+from pytest import MonkeyPatch
 
 from contract.builders import EVER, HOST, MINUTE, NOW, Desk, active, ids
 from contract.conftest import embedded
 from holdfast.core.message import Message, Place, Standing, State
+from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Purge, Shelve
 
 SIZES = [0, 1, 1024, 1_700, 1_989, 1_990, 1_991, 4_079, 4_080, 4_081, 8_160, 8_161, 65_536, 1 << 20]
@@ -191,3 +193,15 @@ async def test_what_was_submitted_before_the_end_is_still_committed(desk: Desk) 
     desk.ledger.submit(Accept(message))
     await desk.restart()
     assert ids((await desk.look(HOST)).fresh) == ids([active(message)])
+
+
+@embedded("the database keeps a body as one value")
+async def test_a_body_may_have_any_number_of_pieces(desk: Desk, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PIECE", 4)
+    body = b"".join(number.to_bytes(4, "big") for number in range(70_000))
+    message = (await desk.accept(body=body)).message
+    await desk.restart()
+    [entry] = (await desk.look()).fresh
+    assert entry.message.body == body
+    await desk.deliver(entry)
+    assert desk.traces(message.id) == ["DELIVERED", "FINISHED"]

@@ -135,12 +135,49 @@ async def test_of_a_failure_only_those_hear_who_wait(failing: Desk) -> None:
     assert told == []
 
 
-async def test_a_map_too_full_even_for_outcomes_is_a_failure(failing: Desk) -> None:
+async def test_outcomes_that_do_not_fit_go_on_in_smaller_groups(failing: Desk) -> None:
+    entries = [await failing.accept() for _ in range(8)]
+    before = failing.commits
+    failing.engine.fail_next.extend([StoreFull("the map is full")] * 3)
+    await failing.together(*(Deliver(entry, success(), None) for entry in entries))
+    assert failing.commits - before > 2
+    assert [(await failing.story(entry)).state for entry in entries] == [State.DELIVERED] * 8
+
+
+async def test_where_not_even_one_outcome_fits_it_is_kept_and_messages_are_refused(
+    failing: Desk, autojump_clock: object
+) -> None:
     entry = await failing.accept()
-    failing.engine.fail_next.extend([StoreFull("the map is full"), StoreFull("the map is full")])
-    with raises(CommitFailed):
-        await failing.deliver(entry)
-    assert failing.ledger.failed is not None
+    failing.engine.fail_next.extend([StoreFull("the map is full")] * 100)
+    refused: list[object] = []
+    failing.ledger.submit(Deliver(entry, success(), None))
+    failing.ledger.submit(Accept(failing.message(), done=refused.append))
+    await trio.sleep(30)
+    assert isinstance(refused[0], StoreFull)
+    assert failing.ledger.failed is None
+    failing.engine.fail_next.clear()
+    await trio.sleep(2)
+    assert (await failing.story(entry)).state is State.DELIVERED
+    assert await failing.ledger.perform(Accept(failing.message())) == Accepted(active=True)
+
+
+async def test_a_stop_does_not_wait_for_room(failing: Desk, autojump_clock: object) -> None:
+    entry = await failing.accept()
+    failing.engine.fail_next.extend([StoreFull("the map is full")] * 1_000)
+    failing.ledger.submit(Deliver(entry, success(), None))
+    await trio.sleep(3)
+    await failing.close()
+    failing.engine.fail_next.clear()
+    await failing.open()
+    assert ids((await failing.look()).fresh) == ids([entry])
+
+
+async def test_a_start_without_room_waits_for_it(failing: Desk, autojump_clock: object) -> None:
+    entry = await failing.accept()
+    await failing.kill()
+    failing.engine.fail_next.extend([StoreFull("the map is full")] * 30)
+    await failing.open()
+    assert ids((await failing.look()).fresh) == ids([entry])
 
 
 async def test_a_waiter_that_gave_up_does_not_stop_the_commit(failing: Desk) -> None:

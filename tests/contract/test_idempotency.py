@@ -3,6 +3,7 @@
 from pytest import mark, raises
 
 from contract.builders import EPOCH, MINUTE, Desk, idempotency
+from contract.conftest import embedded
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import MessageId
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, Purge
@@ -119,3 +120,15 @@ async def test_keys_of_any_setting_leave_by_the_present_one(desk: Desk) -> None:
     await desk.ledger.perform(Purge(0, 0, desk.clock.at - EPOCH // 24, 1_000))
     assert desk.keys() == 0
     assert (await desk.ledger.oldest_finished()).key is None
+
+
+@embedded("the database keeps keys by time")
+async def test_keys_that_make_room_leave_by_age(desk: Desk) -> None:
+    names = [f"key {number}" for number in range(32)]
+    for name in names:
+        desk.clock.at += EPOCH // 32
+        await desk.accept(key=idempotency(name))
+    for _ in range(4):
+        assert await desk.ledger.perform(Purge(0, 0, desk.clock.at + 1, 4)) == 4
+    found = [isinstance(await again(desk, name=name), Duplicate) for name in names[:-1]]
+    assert found == [False] * 16 + [True] * 15

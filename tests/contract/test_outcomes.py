@@ -2,9 +2,28 @@
 
 from pytest import mark, param
 
-from contract.builders import EXHAUSTED, HOST, MINUTE, NOW, Desk, attempt, disabled, ids, lane, retry_at, success, tried
+from contract.builders import (
+    EXHAUSTED,
+    HOST,
+    MINUTE,
+    NOW,
+    Desk,
+    attempt,
+    disabled,
+    dump,
+    ids,
+    lane,
+    lane_of,
+    retry_at,
+    success,
+    tried,
+)
+from contract.conftest import embedded
 from holdfast.core.message import DeadReason, Entry, Kind, Place, Standing, State
 from holdfast.store.port import Deliver, Fail
+from holdfast.store.records import encode_attempt, numbered
+from holdfast.store.tables import Table, Transaction
+from holdfast.store.walking import step
 
 STEPS = [param(None, id="none"), param(retry_at(1, NOW + MINUTE), id="retry"), param(EXHAUSTED, id="dead")]
 
@@ -109,6 +128,56 @@ async def test_an_exhausted_message_is_a_dead_letter_with_all_its_attempts(desk:
     assert [made.number for made in story.attempts] == [1, 2, 3, 4, 5, 6, 7]
     view = await desk.look(at=NOW * 2)
     assert (view.fresh, view.due, view.heads.oldest) == ([], [], None)
+
+
+async def test_of_hundreds_of_attempts_the_first_and_the_last_fifteen_are_kept(desk: Desk) -> None:
+    [entry] = await desk.accept_waiting()
+    for number in range(1, 41):
+        await desk.fail(tried(entry, number - 1), number=number)
+    kept = (await desk.story(entry)).attempts
+    assert [made.number for made in kept] == [1, *range(26, 41)]
+    assert [made.number for made in kept if made.answer] == [1, 39, 40]
+    assert (await desk.story(entry)).place.attempts == 40
+
+
+async def test_no_attempt_is_recorded_larger_than_it_is_kept(desk: Desk) -> None:
+    entry = await desk.accept()
+    made = attempt()._replace(address="a" * 1_000, detail="\N{EURO SIGN}" * 1_000, answer=bytes(9_000))
+    entry = await desk.take(entry)
+    await desk.perform(Fail(entry, made, retry_at(1, NOW), lane_of(entry)))
+    [kept] = (await desk.story(entry)).attempts
+    assert kept == made._replace(address="a" * 56, detail="\N{EURO SIGN}" * 48, answer=bytes(1_024))
+
+
+@embedded("there a row has the number of its attempt")
+async def test_attempts_that_an_older_version_recorded_one_by_one_are_taken_over(desk: Desk) -> None:
+    [entry] = await desk.accept_waiting()
+    await desk.fail(entry, number=1)
+    older = [attempt(number, answer=b"old")._replace(detail="x" * 900) for number in range(1, 301)]
+
+    def put(transaction: Transaction) -> None:
+        for key in (entry.message.id, entry.message.id + b"\xff"):
+            transaction.delete(Table.ATTEMPTS, key)
+        for made in older:
+            transaction.put(Table.ATTEMPTS, numbered(entry.message.id, made.number), encode_attempt(made))
+
+    step(desk.engine, put)
+    assert [made.number for made in (await desk.story(entry)).attempts] == list(range(1, 301))
+    await desk.fail(tried(entry, 1), number=301)
+    story = await desk.story(entry)
+    assert [made.number for made in story.attempts] == [1, *range(287, 302)]
+    assert [made.number for made in story.attempts if made.answer] == [1, 300, 301]
+    assert {len(made.detail) for made in story.attempts[:-1]} == {144}
+    assert len(dump(desk.engine)[Table.ATTEMPTS]) == 2
+
+
+@mark.parametrize("number", [65_534, 65_535, 65_536, 1 << 31])
+@embedded("a column of the database holds four bytes")
+async def test_an_attempt_may_have_any_number(desk: Desk, number: int) -> None:
+    [entry] = await desk.accept_waiting()
+    await desk.fail(tried(entry, number - 1), retry_at(1, NOW), number=number)
+    assert [made.number for made in (await desk.story(entry)).attempts] == [number]
+    assert desk.ledger.failed is None
 
 
 async def test_answers_are_kept_of_the_first_and_the_last_two_attempts(desk: Desk) -> None:

@@ -2,13 +2,13 @@
 
 from pytest import MonkeyPatch, mark, raises
 
-from contract.builders import EVER, NOW, Desk, active, attempt, dump, ids, lane, retry_at, success
+from contract.builders import EVER, NOW, Desk, active, attempt, dump, frozen, ids, lane, retry_at, success
 from contract.conftest import OpenDesk, embedded
 from contract.consistency import check_shares
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
 from holdfast.store import shares
-from holdfast.store.port import Accept, Deliver, Fail, Purge
+from holdfast.store.port import Accept, Deliver, EvictLanes, Fail, Purge
 from holdfast.store.shares import WINDOW
 from holdfast.store.tables import Table
 
@@ -194,3 +194,39 @@ async def test_a_refused_message_leaves_no_trace(open_desk: OpenDesk) -> None:
     assert desk.kept() == before
     assert await desk.ledger.circuit("other:443") is None
     assert await desk.ledger.story(active(message).message.id) is None
+
+
+@embedded("messages alone count there")
+async def test_room_for_outcomes_is_set_aside_for_each_message(open_desk: OpenDesk) -> None:
+    desk = await open_desk(max_size=2 * MIB, host_share=1.0)
+    accepted = await fill(desk, b"{}")
+    statistics = await desk.ledger.statistics()
+    assert statistics.used_bytes + statistics.reserved_bytes > 0.9 * 2 * MIB
+    assert statistics.reserved_bytes / len(accepted) > 9 * 1024
+    before = statistics.reserved_bytes
+    await desk.deliver(accepted[0])
+    assert (await desk.ledger.statistics()).reserved_bytes < before - 9 * 1024
+
+
+@embedded("circuits take no part of its size there")
+async def test_records_of_idle_circuits_make_room_and_no_others(open_desk: OpenDesk) -> None:
+    desk = await open_desk()
+    idle, used = [f"idle{number}:443" for number in range(5)], "used:443"
+    for name in (*idle, used):
+        await desk.deliver(await desk.accept(name))
+        desk.clock.at += 1
+    await desk.accept_waiting("waiting:443")
+    await desk.retrying(EVER, lane="retrying:443")
+    await desk.bury(await desk.accept("dead:443"))
+    await desk.save(frozen("frozen:443"))
+    evicted: list[str] = []
+    after: bytes | None = None
+    for _ in range(10):
+        lanes, after = await desk.ledger.perform(EvictLanes(after, 2, {used}))
+        evicted += lanes
+        if after is None:
+            break
+    assert evicted == idle
+    left = [view.record.key for view in (await desk.ledger.circuits(None, None, 100))[0]]
+    assert left == ["dead:443", "frozen:443", "retrying:443", used, "waiting:443"]
+    desk.check()

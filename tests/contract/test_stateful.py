@@ -240,7 +240,7 @@ class Pair:
             [(view.record.key, view.record.circuit.state, view.waiting, view.dead) for view in page]
             for page, _ in [await ledger.circuits(state, None, 10) for state in (None, *CircuitState)]
         ]
-        statistics = (await ledger.statistics())._replace(path="", used_bytes=0)
+        statistics = (await ledger.statistics())._replace(path="", used_bytes=0, reserved_bytes=0)
         agendas = [await ledger.agenda(now, 1, ()) for now in (0, self.now, EVER)]
         page = await ledger.waiting(None, 100)
         return [views, pages, page, circuits, statistics, agendas, await ledger.oldest_finished()]

@@ -108,7 +108,7 @@ class Beside(Pair):
             ]
             for page, _ in [await ledger.circuits(state, None, 10) for state in (None, *CircuitState)]
         ]
-        statistics = (await ledger.statistics())._replace(path="", used_bytes=0)
+        statistics = (await ledger.statistics())._replace(path="", used_bytes=0, reserved_bytes=0)
         page = await ledger.waiting(None, 100)
         return [views, pages, page, circuits, statistics, (await ledger.oldest_finished())[:2]]
 

@@ -68,7 +68,7 @@ def test_status_has_what_it_promises(gateway: Gateway, receiver: Receiver, tmp_p
     deliver_one(gateway, receiver)
     status = gateway.get("/status").json()
     assert set(status) == STATUS_FIELDS
-    assert set(status["store"]) == {"path", "used_bytes", "max_bytes", "waiting", "dead"}
+    assert set(status["store"]) == {"path", "used_bytes", "reserved_bytes", "max_bytes", "waiting", "dead"}
     assert status["store"]["path"] == str(tmp_path / "store")
     assert status["pid"] == gateway.process.pid
     assert status["queues"] == {"first": 0, "retry": 0}

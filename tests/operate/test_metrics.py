@@ -45,6 +45,7 @@ GAUGES = {
     "holdfast_store_full": set(),
     "holdfast_store_max_bytes": set(),
     "holdfast_store_used_bytes": set(),
+    "holdfast_store_reserved_bytes": set(),
     "holdfast_store_volume_free_bytes": set(),
     "holdfast_waiting_messages": {"queue"},
     "process_max_fds": set(),

@@ -188,6 +188,12 @@ class DiskWitness(Witness):
         self.check(idle + self.config.circuit.forget_after <= now, f"{operation.lane}: forgotten, busy at {idle}")
         circuit.forgotten = True
 
+    def _evictlanes(self, operation: port.EvictLanes, result: port.Evicted, now: int) -> None:
+        for lane in result.lanes:
+            self.check(self.circuit(lane).now.state == ENABLED, f"{lane}: evicted when {self.circuit(lane).now.state}")
+            self.check(not self._waiting(lane), f"{lane}: evicted with messages waiting")
+            self.circuit(lane).forgotten = True
+
     def forgot(self, key: str) -> None:
         """A circuit left memory for good: the next message is the first sight of it."""
         self.circuits.pop(key, None)
@@ -298,4 +304,5 @@ class DiskWitness(Witness):
                 self.check(in_time, f"{message.id}: due {place.due}, not {life.due}")
         failed = life.attempts
         recorded = [attempt.number for attempt in story.attempts if attempt.fault is not None]
-        self.check(recorded == list(range(1, failed + 1)), f"{message.id}: attempts {recorded} on record, not {failed}")
+        expected = [number for number in range(1, failed + 1) if number == 1 or number > failed - 15]
+        self.check(recorded == expected, f"{message.id}: attempts {recorded} on record, not {expected}")

@@ -42,7 +42,7 @@ class WatchedWorld(World):
         self.random = Random(seed)
         self.small = self.random.random() < 0.85
         self.config = self.fresh_config()
-        self.engine = FaultyEngine(self.random.choice((1 << 30, 1 << 30, 1 << 30, 600_000, 150_000)))
+        self.engine = FaultyEngine(self.random.choice((1 << 30, 1 << 30, 1 << 30, 3_000_000, 800_000)))
         self.witness = DiskWitness(self.config, lambda: self.clock.now())
         self.witness.limit = self.engine.room().limit
         jitter = Random(seed)

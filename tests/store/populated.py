@@ -28,6 +28,7 @@ from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.offline import OfflineStore
 from holdfast.store.port import Expire, Fail, RetryNow
 from holdfast.store.tables import Table
+from holdfast.store.walking import step
 
 SIZE = 64 << 20
 TEXT = "größer als ein Datensatz, ".encode() * 4_000
@@ -160,7 +161,5 @@ def put(store: Populated, table: Table, key: bytes, value: bytes) -> None:
 def with_transaction(store: Populated, act) -> None:
     """One raw write, as nothing in holdfast would make it."""
     engine = store.open()
-    with (writing := engine.write()) as transaction:
-        act(transaction)
-        writing.commit()
+    step(engine, act)
     engine.close()

@@ -104,8 +104,8 @@ async def test_outcomes_ride_in_the_same_group_as_new_messages(desk: Desk) -> No
 async def test_a_commit_that_the_disk_refuses_is_final(desk: Desk) -> None:
     accepted = await desk.accept()
     with Path("/dev/null").open() as nowhere:
-        os.dup2(nowhere.fileno(), desk.engine._file)
-    desk.engine._extended = 0
+        os.dup2(nowhere.fileno(), desk.engine._file.descriptor)
+    desk.engine._claimed = desk.engine._file.size
     for _ in range(2):
         with raises(CommitFailed):
             await desk.accept()

@@ -11,8 +11,10 @@ from pytest import fixture, mark, raises
 
 from contract.builders import dump
 from holdfast.core.errors import StoreInUse, StoreUnusable
-from holdfast.store.lmdb import LmdbEngine, file_system_of
+from holdfast.store.file_systems import file_system_of
+from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.tables import META_SCHEMA, SCHEMA, Table
+from holdfast.store.walking import step
 
 SIZE = 16 << 20
 
@@ -115,9 +117,7 @@ def test_a_store_of_this_version_is_opened_again(tmp_path: Path) -> None:
 
 def test_a_smaller_size_still_opens_what_is_there(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path, 1 << 30)
-    with (writing := engine.write()) as transaction:
-        transaction.put(Table.BODIES, b"key", bytes(1 << 20))
-        writing.commit()
+    step(engine, lambda transaction: transaction.put(Table.BODIES, b"key", bytes(1 << 20)))
     engine.close()
     engine = LmdbEngine(tmp_path, 8 << 20)
     with engine.read() as transaction:
@@ -165,7 +165,7 @@ def test_a_path_is_on_the_innermost_mount(path: str, kind: str) -> None:
 
 @mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre"])
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch, kind: str) -> None:
-    monkeypatch.setattr("holdfast.store.lmdb.file_system_of", lambda path, mounts: kind)
+    monkeypatch.setattr("holdfast.store.file_systems.file_system_of", lambda path, mounts: kind)
     with raises(StoreUnusable, match="network file system"):
         LmdbEngine(tmp_path / "store", SIZE)
 

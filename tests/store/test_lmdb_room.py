@@ -15,24 +15,27 @@ from contract.builders import RULES, Desk, ids
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
 from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.tables import Table
+from holdfast.store.tables import Table, Transaction
+from holdfast.store.walking import step
 
 MIB = 1 << 20
 BODY = bytes(60 * 1024)
 
 
 def write(engine: LmdbEngine, number: int, size: int = 4_000) -> None:
-    with (writing := engine.write()) as transaction:
+    def put(transaction: Transaction) -> None:
         for key in range(number):
             transaction.put(Table.BODIES, key.to_bytes(18, "big"), bytes(size))
-        writing.commit()
+
+    step(engine, put)
 
 
 def erase(engine: LmdbEngine, number: int) -> None:
-    with (writing := engine.write()) as transaction:
+    def delete(transaction: Transaction) -> None:
         for key in range(number):
             transaction.delete(Table.BODIES, key.to_bytes(18, "big"))
-        writing.commit()
+
+    step(engine, delete)
 
 
 def test_room_grows_and_shrinks_with_what_is_stored(tmp_path: Path) -> None:
@@ -50,20 +53,18 @@ def test_room_grows_and_shrinks_with_what_is_stored(tmp_path: Path) -> None:
 def test_room_counts_the_values_of_queues(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path, 16 * MIB)
     before = engine.room().used
-    with (writing := engine.write()) as transaction:
-        for number in range(1_000):
-            transaction.add(Table.WAITING, b"lane", number.to_bytes(24, "big"))
-        writing.commit()
+    queue = [number.to_bytes(24, "big") for number in range(1_000)]
+    step(engine, lambda transaction: [transaction.add(Table.WAITING, b"lane", value) for value in queue])
     assert engine.room().used - before >= 1_000 * 24
     engine.close()
 
 
 def test_the_file_is_extended_ahead_of_use(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path, 64 * MIB)
-    engine.extend(MIB)
+    engine.extend(12 * MIB)
     file = (tmp_path / "data.mdb").stat()
-    assert file.st_size >= 4 * MIB
-    assert file.st_blocks * 512 >= 4 * MIB
+    assert file.st_size >= 12 * MIB
+    assert file.st_blocks * 512 >= 12 * MIB
     write(engine, 1_000)
     assert (tmp_path / "data.mdb").stat().st_size == file.st_size
     engine.close()
@@ -80,14 +81,17 @@ def test_a_file_extended_ahead_opens_again(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_full_map_is_store_full_and_leaves_no_trace(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.store.lmdb.RESERVE", 0)
+def test_a_full_map_is_store_full_and_leaves_no_trace(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path, 2 * MIB)
-    with raises(StoreFull):
-        write(engine, 2_000)
+    with raises(StoreFull), (writing := engine.write()) as transaction:
+        for number in range(2_000):
+            transaction.put(Table.BODIES, number.to_bytes(18, "big"), bytes(4_000))
+        writing.commit()
     with engine.read() as transaction:
         assert transaction.entries(Table.BODIES) == 0
-    write(engine, 10)
+    write(engine, 2_000)
+    with engine.read() as transaction:
+        assert transaction.entries(Table.BODIES) == 2_000
     engine.close()
 
 

@@ -221,6 +221,16 @@ DAMAGE: dict[str, tuple[Damage, Expected]] = {
     "a dead letter lost its lane": (unseat(Table.DEAD_LANE, b"done:443", "exhausted"), message("index", "exhausted")),
     "a dead letter is garbage": (spoil_letter, message("index", "exhausted")),
     "an attempt is garbage": (spoil(Table.ATTEMPTS, "retrying", b"\0\1"), message("attempt", "retrying")),
+    "attempts are garbage": (spoil(Table.ATTEMPTS, "retrying"), message("attempt", "retrying")),
+    "attempts are no list": (
+        spoil(Table.ATTEMPTS, "retrying", value=records.pack([1, 7])),
+        message("attempt", "retrying"),
+    ),
+    "answers are garbage": (spoil(Table.ATTEMPTS, "retrying", b"\xff"), message("attempt", "retrying")),
+    "a key of an attempt is too long": (
+        spoil(Table.ATTEMPTS, "retrying", b"\0\0\0\0\0\1", ANY_ATTEMPT),
+        message("attempt", "retrying"),
+    ),
     "an attempt has no message": (
         raw(Table.ATTEMPTS, UNKNOWN + b"\0\1", ANY_ATTEMPT),
         named("attempt", id_text(UNKNOWN)),

@@ -266,7 +266,7 @@ Change = Callable[[dict[str, Any]], object]
         lambda line: line["place"].update(due=None),
         lambda line: line["place"].update(retry=70_000),
         lambda line: line["place"].update(held="no"),
-        lambda line: line["attempts"][0].update(number=70_000),
+        lambda line: line["attempts"][0].update(number=1 << 63),
         lambda line: line["attempts"][0].update(duration=float("nan")),
         lambda line: line["attempts"][0].update(error="unheard of"),
     ],

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.residence import LOOK_EVERY, MOST, resident_files
-from holdfast.store.tables import Table
+from holdfast.store.tables import Table, Transaction
+from holdfast.store.walking import step
 
 ROWS = 2 * MOST >> 12
 
@@ -12,11 +13,7 @@ ROWS = 2 * MOST >> 12
 def test_what_was_read_does_not_stay(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path / "store", 1 << 30)
     try:
-        writing = engine.write()
-        with writing as transaction:
-            for number in range(ROWS):
-                transaction.put(Table.BODIES, number.to_bytes(18, "big"), number.to_bytes(4_080, "big"))
-            writing.commit()
+        step(engine, put_rows)
         before = resident_files()
         assert count(engine) == ROWS
         assert resident_files() - before > MOST
@@ -27,6 +24,11 @@ def test_what_was_read_does_not_stay(tmp_path: Path) -> None:
         assert count(engine) == ROWS
     finally:
         engine.close()
+
+
+def put_rows(transaction: Transaction) -> None:
+    for number in range(ROWS):
+        transaction.put(Table.BODIES, number.to_bytes(18, "big"), number.to_bytes(4_080, "big"))
 
 
 def count(engine: LmdbEngine) -> int:

@@ -69,7 +69,10 @@ def _gateway(document: Document, now: datetime) -> str:
 def _store(store: Document) -> str:
     used, most = store["used_bytes"], store["max_bytes"]
     share = f" ({used / most:.0%})" if most else ""
-    return f"{human_size(used)} of {human_size(most)} used{share} in {store['path']}"
+    # A gateway of an older version sets nothing aside.
+    reserved = store.get("reserved_bytes", 0)
+    aside = f" and {human_size(reserved)} ({reserved / most:.0%}) set aside for outcomes," if reserved and most else ""
+    return f"{human_size(used)} of {human_size(most)} used{share}{aside} in {store['path']}"
 
 
 def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from holdfast.core.message import Entry, MessageId, Place, Standing, id_text, parse_id
 
 MOST_RETRIES = 20
-MOST_ATTEMPTS = 60_000
+MOST_ATTEMPTS = (1 << 31) - 1
 SKEW = 24 * 3_600_000
 """Milliseconds that the two clocks may be apart: what was accepted later than that is nonsense."""
 LATEST = 253_402_300_799_999
@@ -22,7 +22,7 @@ LATEST = 253_402_300_799_999
 _MOMENT = r"(0|[1-9][0-9]{0,14})"
 _FACTS = re.compile(
     rf"id=(?P<id>msg_[0-9a-f]{{32}}); accepted=(?P<accepted>{_MOMENT}); born=(?P<born>{_MOMENT}); "
-    r"retry=(?P<retry>0|[1-9][0-9]?); attempts=(?P<attempts>0|[1-9][0-9]{0,4})"
+    r"retry=(?P<retry>0|[1-9][0-9]?); attempts=(?P<attempts>0|[1-9][0-9]{0,9})"
     rf"(?:; due=(?P<due>{_MOMENT})(?P<held>; held)?)?"
     r"(?:; route=(?P<route>[a-z0-9][a-z0-9_-]*)(?P<signed>; signed)?)?",
     re.ASCII,

@@ -21,10 +21,24 @@ from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.news import News
-from holdfast.store.port import SCARCE, Expire, Finished, Forget, Purge, ReviewLanes, SaveLane, Store
+from holdfast.store.port import (
+    Evicted,
+    EvictLanes,
+    Expire,
+    Finished,
+    Forget,
+    Purge,
+    ReviewLanes,
+    SaveLane,
+    Store,
+)
 
 STEP = 128
 """Messages that one operation moves or removes: a group with it takes a few milliseconds longer, not more."""
+EVICTION_STEP = 1_024
+"""Records that one operation removes for want of room: more than the outcomes of a group can add."""
+CIRCUITS_REST = 10_000
+"""Milliseconds between two searches for idle circuits through all circuits."""
 GRACE = 600_000
 SWEEP_AT_MOST_EVERY = 1_000
 
@@ -34,6 +48,17 @@ class Retention:
     delivered: int
     dead: int
     keys: int
+
+
+class BusyLanes:
+    """Lanes that have something in memory or under way. The writer asks while the loop stands still."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def __contains__(self, key: object) -> bool:
+        lane = self._dispatcher.lane_of(str(key))
+        return lane is not None and not lane.is_idle
 
 
 class Upkeep:
@@ -61,6 +86,8 @@ class Upkeep:
         self.begin_grace()
         self._called = trio.Event()
         self._to_review = True
+        self._evict_after: bytes | None = None
+        self._evict_circuits_from = 0
         self._listen()
 
     def _listen(self) -> None:
@@ -157,7 +184,7 @@ class Upkeep:
             while True:
                 if self._to_review:
                     await self._review_lanes()
-                if await self._sweep() >= STEP:
+                if await self._sweep():
                     continue
                 self._called = trio.Event()
                 moment = await self._next_sweep()
@@ -173,24 +200,57 @@ class Upkeep:
         while after is not None:
             after = await self._store.perform(ReviewLanes(after, STEP))
 
-    async def _sweep(self) -> int:
+    async def _sweep(self) -> bool:
+        """One step. Returns whether there may be more to remove at once."""
         now = self._clock.now()
         store = await self._store.statistics()
         finished = await self._store.oldest_finished()
-        purge = self._past_retention(now)
-        evicting = store.full or store.used_bytes > SCARCE * store.max_bytes
-        if evicting and finished.delivered is not None:
-            purge.delivered_before = now
-        elif evicting and finished.key is not None:
-            purge.keys_before = now + 1
-        elif self._next_due(finished, now) > now and not store.full:
-            # In a full store even an empty step is worth it: whether there is room again shows with a commit.
-            return 0
-        removed: int = await self._store.perform(purge)
-        if removed and evicting:
+        if store.is_scarce and await self._evict(finished, now):
+            return True
+        # In a full store even an empty step is worth it: whether there is room again shows with a commit.
+        if self._next_due(finished, now) > now and not store.full:
+            return False
+        removed: int = await self._store.perform(self._past_retention(now))
+        return removed >= STEP
+
+    async def _evict(self, finished: Finished, now: int) -> bool:
+        """What can go early makes room: of each kind the oldest, and nothing of the next kind before that is needed.
+
+        Returns whether to go on at once.
+        """
+        removed = 0
+        if finished.delivered is not None:
+            removed = await self._store.perform(Purge(now, 0, 0, EVICTION_STEP))
+            if not await self._is_still_scarce(removed):
+                return False
+        if removed < EVICTION_STEP and finished.key is not None:
+            removed = await self._store.perform(Purge(0, 0, now + 1, EVICTION_STEP))
+            if not await self._is_still_scarce(removed):
+                return False
+        if removed < EVICTION_STEP and now >= self._evict_circuits_from:
+            removed = await self._evict_circuits(now)
+            if not await self._is_still_scarce(removed):
+                return False
+        return removed >= STEP
+
+    async def _is_still_scarce(self, removed: int) -> bool:
+        """Count what was removed, and look whether it is enough."""
+        store = await self._store.statistics()
+        if removed:
             self._tally.evicted += removed
             self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
-        return removed
+        return store.is_scarce
+
+    async def _evict_circuits(self, now: int) -> int:
+        """Records of idle circuits: each step looks at some of all circuits, and after the last the search rests."""
+        operation = EvictLanes(self._evict_after, EVICTION_STEP, BusyLanes(self._dispatcher))
+        evicted: Evicted = await self._store.perform(operation)
+        self._evict_after = evicted.after
+        for lane in evicted.lanes:
+            self._dispatcher.forget(lane)
+        if evicted.after is None and len(evicted.lanes) < STEP:
+            self._evict_circuits_from = now + CIRCUITS_REST
+        return len(evicted.lanes)
 
     def _past_retention(self, now: int) -> Purge:
         """Nothing leaves by time in the grace after a start; for want of room it may at any time."""

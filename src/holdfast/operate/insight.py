@@ -62,6 +62,7 @@ class Insight:
             "store": {
                 "path": store.path,
                 "used_bytes": store.used_bytes,
+                "reserved_bytes": store.reserved_bytes,
                 "max_bytes": store.max_bytes,
                 "waiting": store.waiting,
                 "dead": store.dead,

@@ -311,6 +311,11 @@ METRICS = (
     ),
     # The store.
     _gauge("store_used_bytes", "Bytes of the store in use.", lambda scene: scene.store.used_bytes),
+    _gauge(
+        "store_reserved_bytes",
+        "Bytes of the store that are set aside for the outcomes of messages that are not delivered.",
+        lambda scene: scene.store.reserved_bytes,
+    ),
     _gauge("store_max_bytes", "Bytes that the store may use (store.max_size).", lambda scene: scene.store.max_bytes),
     _gauge(
         "store_volume_free_bytes",

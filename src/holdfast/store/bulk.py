@@ -7,10 +7,12 @@ from itertools import islice
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
-from holdfast.store import choosing, keys, records
+from holdfast.store import choosing, records
 from holdfast.store.port import (
     DropDead,
     DropMessages,
+    Evicted,
+    EvictLanes,
     Expire,
     Forget,
     Purge,
@@ -23,7 +25,7 @@ from holdfast.store.port import (
 from holdfast.store.reads import lane_record
 from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.sound import is_name
-from holdfast.store.tables import META_RULES, Table, first_value
+from holdfast.store.tables import META_RULES, Moment, Table, first_value, moment_key
 from holdfast.store.work import Work
 
 
@@ -124,6 +126,29 @@ def forget(work: Work, operation: Forget, encoded: None) -> bool:
     return True
 
 
+def evict_lanes(work: Work, operation: EvictLanes, encoded: None) -> Evicted:
+    """By WAKE: that of an idle lane is when it would be forgotten. A step looks at a bounded number of lanes."""
+    prefix = moment_key(Moment.WAKE)[:1]
+    start = prefix if operation.after is None else operation.after + b"\0"
+    rows = [key for key, _ in islice(work.transaction.scan(Table.MOMENTS, start), operation.limit)]
+    evicted: list[str] = []
+    for key in rows:
+        lane = key[9:]
+        if key[:1] == prefix and is_name(lane) and _is_idle(work, lane) and lane.decode() not in operation.skip:
+            work.transaction.delete(Table.LANES, lane)
+            work.touched.add(lane.decode())
+            evicted.append(lane.decode())
+    at_end = len(rows) < operation.limit or rows[-1][:1] != prefix
+    return Evicted(evicted, None if at_end else rows[-1])
+
+
+def _is_idle(work: Work, lane: bytes) -> bool:
+    if any(first_value(work.transaction, table, lane) for table in (Table.WAITING, Table.RETRY, Table.DEAD_LANE)):
+        return False
+    record = lane_record(work.transaction, lane)
+    return record is not None and record.circuit.state is CircuitState.ENABLED and not work.has_met(record.key)
+
+
 def review_lanes(work: Work, operation: ReviewLanes, encoded: None) -> bytes | None:
     numbers = records.pack([work.rules.retry.expire_after, work.rules.circuit.forget_after])
     if operation.after is None and work.transaction.get(Table.META, META_RULES) == numbers:
@@ -140,7 +165,7 @@ def review_lanes(work: Work, operation: ReviewLanes, encoded: None) -> bytes | N
 def purge(work: Work, operation: Purge, encoded: None) -> int:
     removed = _purge_delivered(work, operation.delivered_before, operation.limit)
     removed += _purge_dead(work, operation.dead_before, operation.limit - removed)
-    return removed + keys.purge(work.transaction, operation.keys_before, work.group.now, operation.limit - removed)
+    return removed + work.purge_keys(operation.keys_before, operation.limit - removed)
 
 
 def _purge_delivered(work: Work, before: int, limit: int) -> int:

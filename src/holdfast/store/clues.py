@@ -6,7 +6,8 @@ A repair must neither give a dead letter a new life nor send a retry before its 
 from collections.abc import Mapping
 
 from holdfast.core.message import Attempt, DeadReason, Kind, Message, MessageId, Place, Standing
-from holdfast.store import reads, records
+from holdfast.store import records
+from holdfast.store.attempts import attempts_of
 from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.sound import readable_message
 from holdfast.store.standing import entry_id
@@ -37,7 +38,7 @@ def gather(engine: Engine) -> dict[MessageId, Clue]:
 
 def settle(transaction: Transaction, message: Message, clue: Clue) -> Place:
     """The place of a message that has none in PLACES: where it stands, else by the clues, else its lane's queue."""
-    attempts = reads.attempts_of(transaction, message.id)
+    attempts = attempts_of(transaction, message.id)
     number = attempts[-1].number if attempts else 0
     if transaction.get(Table.ACTIVE, message.id) is not None:
         return Place(Standing.ACTIVE, message.born, attempts=number)
@@ -64,5 +65,5 @@ def _tried(attempts: list[Attempt]) -> int:
 
 def reason_of(transaction: Transaction, id: MessageId, place: Place) -> DeadReason:
     """Why a message died whose letter was lost: a last attempt that ended at that moment was the end of it."""
-    ends = [attempt.at + attempt.duration for attempt in reads.attempts_of(transaction, id)]
+    ends = [attempt.at + attempt.duration for attempt in attempts_of(transaction, id)]
     return DeadReason.EXHAUSTED if place.due in ends else DeadReason.EXPIRED

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Standing
 from holdfast.store import lines, reads, records
+from holdfast.store.attempts import attempts_of
 from holdfast.store.fsck import NAMES, Finding, name_of
 from holdfast.store.lines import Delivered, Key, Line, Stored
 from holdfast.store.sound import UNREADABLE, fault_of
@@ -64,12 +65,12 @@ def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
     reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
     if place.standing is Standing.DEAD and reason is None:
         raise CorruptRecord("it is dead, and no dead letter tells why")
-    return lines.message_line(Stored(message, place, reason, reads.attempts_of(transaction, id)))
+    return lines.message_line(Stored(message, place, reason, attempts_of(transaction, id)))
 
 
 def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:
     message, size, finished_at, success = records.decode_delivered(id, value)
-    attempts = reads.attempts_of(transaction, id)
+    attempts = attempts_of(transaction, id)
     return lines.delivered_line(Delivered(message, size, finished_at, success, attempts))
 
 

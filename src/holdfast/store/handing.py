@@ -13,6 +13,7 @@ from holdfast.core.handoff import handoff_digest
 from holdfast.core.idempotency import HEADER, key_digest
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing
 from holdfast.store import keys, reads
+from holdfast.store.attempts import attempts_of
 from holdfast.store.choosing import LOOKED_AT
 from holdfast.store.moving import KeyUse, Moving
 from holdfast.store.port import HandOver
@@ -77,7 +78,7 @@ def _moving(transaction: Transaction, id: MessageId) -> Moving | None:
     if whole is None:
         return None
     message = whole[0]
-    return Moving(message, place, reason, reads.attempts_of(transaction, id), _key_of(transaction, message))
+    return Moving(message, place, reason, attempts_of(transaction, id), _key_of(transaction, message))
 
 
 def _place(transaction: Transaction, id: MessageId) -> Place:

@@ -1,8 +1,9 @@
 """Idempotency keys: kept by epoch, so that those past their time leave together and from one place.
 
-An epoch is as long as a key lives when it begins, and a minute at least. META tells when each began and when it is
-over; its number means nothing else. So another `ingest.idempotency` loses no key, and a look-up asks only the epochs
-that a key still alive can be in: two, or a few more for a while after the lifetime grew.
+An epoch is an eighth of the time that a key lives when it begins, and a minute at least; so where keys have to make
+room the oldest leave first, to within an eighth. META tells when each epoch began and when it is over; its number means
+nothing else. So another `ingest.idempotency` loses no key, and a look-up asks only the epochs that a key still alive
+can be in: nine, or a few more for a while after the lifetime grew.
 """
 
 import struct
@@ -16,6 +17,7 @@ from holdfast.store.records import idempotency_key
 from holdfast.store.tables import META_EPOCH, Table, Transaction, prefixed
 
 SHORTEST_EPOCH = 60_000
+EPOCHS_A_LIFE = 8
 
 _SPAN = struct.Struct(">QQ")
 
@@ -49,9 +51,9 @@ def put_epoch(transaction: Transaction, epoch: Epoch) -> None:
     transaction.put(Table.META, _epoch_key(epoch), _SPAN.pack(epoch.began, epoch.ends))
 
 
-def find(transaction: Transaction, digest: bytes, since: int) -> Use | None:
-    """The last use of a key after a moment."""
-    for epoch in reversed(epochs(transaction)):
+def find(transaction: Transaction, digest: bytes, since: int, known: list[Epoch] | None = None) -> Use | None:
+    """The last use of a key after a moment. `known` are the epochs, where the caller has read them."""
+    for epoch in reversed(epochs(transaction) if known is None else known):
         if epoch.ends <= since:
             return None
         value = transaction.get(Table.KEYS, idempotency_key(epoch.number, digest))
@@ -67,12 +69,16 @@ def find(transaction: Transaction, digest: bytes, since: int) -> Use | None:
     return None
 
 
-def remember(transaction: Transaction, digest: bytes, use: Use, lifetime: int) -> None:
-    known = epochs(transaction)
+def remember(
+    transaction: Transaction, digest: bytes, use: Use, lifetime: int, known: list[Epoch] | None = None
+) -> None:
+    """A key is used. A new epoch is added to `known`."""
+    known = epochs(transaction) if known is None else known
     epoch = known[-1] if known else Epoch(0, 0, 0)
     if use.at >= epoch.ends:
-        epoch = Epoch(epoch.number + 1, use.at, use.at + max(lifetime, SHORTEST_EPOCH))
+        epoch = Epoch(epoch.number + 1, use.at, use.at + max(lifetime // EPOCHS_A_LIFE, SHORTEST_EPOCH))
         put_epoch(transaction, epoch)
+        known.append(epoch)
     transaction.put(Table.KEYS, idempotency_key(epoch.number, digest), records.encode_key(*use))
 
 

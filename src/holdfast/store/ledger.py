@@ -6,9 +6,10 @@ writer is one own thread, in lockstep with the loop: the loop hands over a group
 does its puts (a fraction of a millisecond), then the thread lets go and the fsync overlaps with the loop. Running
 freely beside each other the two fight for the interpreter and the same group takes four times as long.
 
-A commit that fails for another reason than room is final: whoever awaits it hears of it, `broken` is set, and nothing
-is written any more, since a disk that failed an fsync can't be trusted. Who only wanted to be told once something is on
-disk is not told.
+Lack of room is never final. A group that does not fit goes without its new messages, then in smaller groups; if not
+even one operation fits, all of them stay here and are tried again every second. Any other failed commit is final:
+whoever awaits it hears of it, `broken` is set, and nothing is written any more, since a disk that failed an fsync can't
+be trusted. Who only wanted to be told once something is on disk is not told.
 """
 
 import logging
@@ -22,6 +23,7 @@ from holdfast.core.errors import CommitFailed, CorruptRecord, StoreError, StoreF
 from holdfast.core.message import Message, MessageId, next_id
 from holdfast.store import reads
 from holdfast.store.asking import Asking
+from holdfast.store.grouping import Pace, group_size
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -35,13 +37,10 @@ from holdfast.store.work import Group, StoreRules
 from holdfast.store.writer_thread import Commit, Turn, Waiter, WriterThread
 from holdfast.store.writes import Writer, prepare
 
-GROUP_LIMIT = 512
-CRAMPED_LIMIT = 32
-"""Operations in one group on a full volume: the pages that they copy have to fit what is left of the file."""
-GROUP_BYTES = 4 << 20
-"""Bodies in one group: the loop stands still while they are put, 2 ms a megabyte."""
-AIR = 256 << 10
-"""New messages that have to fit before a volume that was full counts as having room again: no switching to and fro."""
+AIR = 1 << 20
+"""Room for new messages that there has to be before a volume that was full has room again: no switching to and fro."""
+TRY_AGAIN = 1.0
+"""Seconds between two tries to write what does not fit."""
 START_BATCH = 256
 
 _logger = logging.getLogger("holdfast.store")
@@ -66,6 +65,8 @@ class Ledger(Asking):
         self._pending: list[Operation] = []
         self._under_way = 0
         self._cramped = False
+        self._stuck = False
+        self._pace = Pace()
         self._wake = trio.Event()
         self._group_began = 0.0
         self.last_id = bytes(16)
@@ -130,7 +131,7 @@ class Ledger(Asking):
         if not self._engine.threaded:
             await self._run(self._commit_inline, task_status)
             return
-        thread = WriterThread(self._commit)
+        thread = WriterThread(self._commit, self._pace.took)
         try:
             await self._run(thread.commit, task_status)
         finally:
@@ -139,12 +140,14 @@ class Ledger(Asking):
     async def _run(self, commit: Commit, task_status: trio.TaskStatus[None]) -> None:
         try:
             try:
-                await self._shelve_active(commit)
+                while not await self._shelve_active(commit):
+                    await self._wait_for_room()
             finally:
                 task_status.started()
             while self.failed is None:
                 await self._wake.wait()
-                await self._commit_pending(commit)
+                if not await self._commit_pending(commit):
+                    await self._wait_for_room()
         except (CommitFailed, StoreUnusable) as error:
             self._give_up(error)
         finally:
@@ -152,29 +155,38 @@ class Ledger(Asking):
                 await self._finish(commit)
 
     async def _finish(self, commit: Commit) -> None:
+        """Outcomes that don't fit are lost here: their messages are sent again after the next start."""
         try:
             with trio.CancelScope(shield=True):
                 while self._pending:
-                    await self._commit_pending(commit)
+                    if not await self._commit_pending(commit):
+                        self._refuse_messages()
+                        return
                 await self._shelve_active(commit)
         except (CommitFailed, StoreUnusable) as error:
             self._give_up(error)
 
-    async def _shelve_active(self, commit: Commit) -> None:
+    async def _shelve_active(self, commit: Commit) -> bool:
+        """Returns whether there was room for it."""
+        batch = START_BATCH
         while True:
             with self._engine.read() as transaction:
-                messages = reads.active(transaction, START_BATCH)
+                messages = reads.active(transaction, batch)
             if not messages:
-                return
-            await commit(self._prepare([Shelve(messages)]))
+                return True
+            if await commit(self._prepare([Shelve(messages)])) is None:
+                if batch == 1:
+                    return False
+                batch //= 2
 
-    async def _commit_pending(self, commit: Commit) -> None:
-        size = group_size(self._pending, CRAMPED_LIMIT if self._cramped else GROUP_LIMIT)
+    async def _commit_pending(self, commit: Commit) -> bool:
+        """The next group. Returns False if there is no room even for the first operation of those that wait."""
+        size = group_size(self._pending, self._pace.limit)
         operations, self._pending = self._pending[:size], self._pending[size:]
         if not self._pending:
             self._wake = trio.Event()
         if not operations:
-            return
+            return True
         self._under_way = len(operations)
         self._group_began = trio.current_time()
         group = self._prepare(operations)
@@ -189,12 +201,30 @@ class Ledger(Asking):
         if results is None:
             self._pending = [*operations, *self._pending]
             self._wake.set()
-            return
+            self._pace.did_not_fit(len(operations))
+            return len(operations) > 1
+        self._stuck = False
+        self._pace.fitted()
         self.on_group(len(operations), trio.current_time() - self._group_began)
         self._tell(operations, results)
         self.on_commit(self._writer.earliest_wake)
         if self._writer.room.scarce or self._cramped:
             self.on_scarce()
+        return True
+
+    async def _wait_for_room(self) -> None:
+        """Nothing can be written: deletes take pages too. Others may make room on the volume."""
+        if not self._stuck:
+            self._stuck = True
+            _logger.error("store_stuck", extra={"fields": {"detail": "no room is left even for outcomes"}})
+        self._refuse_messages()
+        await trio.sleep(TRY_AGAIN)
+
+    def _refuse_messages(self) -> None:
+        full = StoreFull("no room is left in the store, or on its volume")
+        accepts = [operation for operation in self._pending if isinstance(operation, Accept)]
+        self._pending = [operation for operation in self._pending if not isinstance(operation, Accept)]
+        self._tell(accepts, [full] * len(accepts))
 
     def _prepare(self, operations: Sequence[Operation]) -> Group:
         return prepare(operations, self._rules, self._clock.now(), self.last_id)
@@ -221,18 +251,19 @@ class Ledger(Asking):
     def _commit(self, group: Group, puts_done: Turn) -> list[Any] | None:
         """One group in one transaction, on the calling thread. Without room, everything but the new messages.
 
-        None: it is too large for a volume that turned out to be full, and has to come again in smaller ones.
+        None: not even that fits, and nothing was written.
         """
         try:
-            full = self._extend(group)
-            if full is not None and len(group.operations) > CRAMPED_LIMIT:
-                return None
-            try:
-                return self._transact(group, full, puts_done)
-            except StoreFull as full_map:
-                return self._transact(group, full_map, puts_done)
-        except StoreFull as full:
-            raise CommitFailed(f"there is no room even for outcomes: {full}") from full
+            refuse = self._extend(group)
+            while True:
+                try:
+                    return self._transact(group, refuse, puts_done)
+                except StoreFull as full:
+                    if self._engine.grow():
+                        continue
+                    if refuse is not None or not group.claim:
+                        return None
+                    refuse = full
         except StoreError:
             raise
         except Exception as error:
@@ -244,7 +275,7 @@ class Ledger(Asking):
 
     def _extend(self, group: Group) -> StoreFull | None:
         try:
-            self._engine.extend(max(group.size, AIR) if self._cramped else group.size)
+            self._engine.extend(max(group.claim, AIR) if self._cramped else group.claim)
         except StoreFull as full:
             self._cramped = True
             return full
@@ -265,17 +296,6 @@ class Ledger(Asking):
         results = self._commit(group, Turn())
         await trio.lowlevel.checkpoint()
         return results
-
-
-def group_size(operations: Sequence[Operation], limit: int = GROUP_LIMIT) -> int:
-    """How many of the operations make the next group."""
-    held = 0
-    for count, operation in enumerate(operations[:limit]):
-        if isinstance(operation, Accept):
-            held += len(operation.message.body)
-        if held > GROUP_BYTES and count:
-            return count
-    return limit
 
 
 def last_time(engine: Engine) -> int:

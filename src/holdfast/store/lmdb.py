@@ -1,14 +1,13 @@
-"""The tables in LMDB: the only module that knows it. Everything about files and sizes of the store is here.
+"""The tables in LMDB: the only module that knows it.
 
 Hazards, each found by experiment: a write transaction has to begin, write and commit in one thread; a read
 transaction that is held makes the file grow without bound, so reads last milliseconds; a full disk shows only as
-"Input/output error" at a commit, so the file is extended ahead of use and "no space" shows here instead; a full map
-can't even delete, so the map has a reserve above `store.max_size`.
+"Input/output error" at a commit, so the map is never larger than what the volume has given (mapping.py) and a full map
+shows first; the map can only be replaced while no transaction is open; a full map can't even delete, so room is set
+aside before it is needed.
 """
 
-import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -18,29 +17,27 @@ from typing import Any
 import lmdb
 
 from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreUnusable
+from holdfast.store.file_systems import refuse_network
 from holdfast.store.files import open_private, sync_folder
 from holdfast.store.folder import make_folder, take_folder
+from holdfast.store.mapping import PAGE, DataFile, Gate
 from holdfast.store.migration import migrate
+from holdfast.store.reserve import OUTCOME_TABLES, reserved
 from holdfast.store.residence import Residence
 from holdfast.store.tables import DUPLICATES, Fault, Room, Table, Transaction
 
 RESERVE = 64 << 20
-"""Map above `store.max_size`: deletes and outcomes copy pages before they free any."""
+"""File above `store.max_size`: deletes and outcomes copy pages before they free any."""
 HEADROOM = 4 << 20
-"""File beyond what new messages may take: on a full volume outcomes live on it until they have freed pages."""
+"""File beyond what is used and set aside: the pages that a group copies before older ones are free."""
+FIRST_SIZE = 1 << 20
+LEAST_GROWTH = 8 << 20
+GROWTH = (4 << 20, 1 << 20, 128 << 10)
+"""By how much the file grows for a group that does not fit: by the first of these that the volume has."""
 COPIED_AT_ONCE = 1_000
 """Rows of one transaction when a store is compacted."""
 DUPLICATE_COST = 48
 """Bytes that one value of a table with duplicates takes: LMDB's statistics leave out their pages."""
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""Some file systems can't extend a file ahead; there "no space" shows late, and that is all that is lost."""
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"),
-        *("beegfs", "gpfs", "gfs2", "ocfs2", "orangefs", "juicefs", "s3fs", "gcsfuse", "rclone", "blobfuse2"),
-    }
-)
 
 
 class LmdbEngine:
@@ -51,76 +48,86 @@ class LmdbEngine:
     def __init__(self, folder: Path, max_size: int) -> None:
         self.path = str(folder)
         self._max_size = max_size
-        self._extended = 0
+        self._gate = Gate()
+        self._claimed = 0
         with ExitStack() as undo:
             make_folder(folder)
-            _refuse_network(folder)
+            refuse_network(folder)
             undo.callback(os.close, take_folder(folder))
             data = folder / "data.mdb"
             try:
                 if not data.exists():
-                    _make_data(data, max_size + RESERVE)
+                    _make_data(data)
                 # At every start: the one that made the file may have been killed before it came here.
                 sync_folder(folder)
-                self._environment = _open_environment(folder, max_size + RESERVE)
+                self._file = DataFile(data, FIRST_SIZE)
+                undo.callback(self._file.close)
+                self._environment = _open_environment(folder, max(self._file.size, PAGE))
                 undo.callback(self._environment.close)
                 self._tables = _open_tables(self._environment)
-                self._file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
-                undo.callback(os.close, self._file)
             except lmdb.Error as error:
                 raise StoreUnusable(f"{folder}: {error}") from error
             except OSError as error:
                 raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
-            self._page = self._environment.stat()["psize"]
-            self._residence = Residence(self._file)
+            self._page: int = self._environment.stat()["psize"]
+            self._residence = Residence(self._file.descriptor)
             migrate(self)
             self._resources = undo.pop_all()
 
     def read(self) -> "Read":
-        self._residence.count()
-        return Read(self._environment, self._tables)
+        return Read(self._environment, self._tables, self._gate, self._residence)
 
     def write(self) -> "Write":
         self._residence.count()
         return Write(self._environment, self._tables)
 
     def room(self) -> Room:
-        with self._environment.begin() as transaction:
-            pages = entries = 0
-            for table, database in zip(Table, self._tables, strict=True):
-                stat = transaction.stat(database)
-                pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-                entries += stat["entries"] if table in DUPLICATES else 0
-        return Room(pages * self._page + entries * DUPLICATE_COST, self._max_size)
+        entered = self._gate.enter()
+        try:
+            with self._environment.begin() as transaction:
+                stats = {table: transaction.stat(self._tables[table]) for table in Table}
+        finally:
+            self._gate.leave(entered)
+        taken = {table: self._taken(table, stat) for table, stat in stats.items()}
+        outcomes = sum(taken[table] for table in OUTCOME_TABLES)
+        aside = reserved({table: stat["entries"] for table, stat in stats.items()}, outcomes)
+        return Room(sum(taken.values()), aside, self._max_size)
+
+    def _taken(self, table: Table, stat: dict[str, int]) -> int:
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return pages * self._page + (stat["entries"] * DUPLICATE_COST if table in DUPLICATES else 0)
 
     def extend(self, bytes_ahead: int) -> None:
-        """Give the file room for a commit of this size beyond its last page, so that "no space" shows before it."""
-        last_page: int = self._environment.info()["last_pgno"]
-        wanted = (last_page + 1) * self._page + 4 * bytes_ahead + HEADROOM
-        if wanted <= self._extended:
+        """Make sure that the volume has room for this and for all that is set aside. Counted by rows now and then, not
+        for each group.
+        """
+        self._claimed += bytes_ahead
+        if self._claimed <= self._file.size:
+            return
+        room = self.room()
+        most = self._max_size + RESERVE
+        self._claimed = min(room.used + room.reserved + bytes_ahead + HEADROOM, most)
+        if self._claimed <= self._file.size:
             return
         # By an eighth at a time; close to the end of the volume by as little as will do.
-        generous = min(wanted + wanted // 8, self._max_size + RESERVE)
-        if not (self._allocate(generous) or self._allocate(wanted)):
-            self._reuse_pages(bytes_ahead)
-
-    def _allocate(self, size: int) -> bool:
-        """Whether the file now has this size on the volume."""
-        try:
-            os.posix_fallocate(self._file, 0, size)
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                return False
-            if error.errno not in NO_FALLOCATE:
-                raise CommitFailed(f"extending the store: {error}") from error
-        self._extended = size
-        return True
-
-    def _reuse_pages(self, bytes_ahead: int) -> None:
-        """On a full volume there is still what deliveries freed inside the file, less what is hard to count."""
-        used = self.room().used
-        if used + used // 4 + 4 * bytes_ahead + HEADROOM > os.fstat(self._file).st_size:
+        generous = self._claimed + max(self._claimed // 8, LEAST_GROWTH)
+        if not (self._grow_to(min(generous, most)) or self._grow_to(self._claimed)):
+            self._claimed = most
             raise StoreFull("no space is left on the store's volume; deliveries go on and make room")
+
+    def grow(self) -> bool:
+        """Give a group that did not fit more room, even above `store.max_size`: outcomes have to be recorded."""
+        return any(self._grow_to(self._file.size + more) for more in GROWTH)
+
+    def _grow_to(self, size: int) -> bool:
+        if not self._file.allocate(size):
+            return False
+        with self._gate.closed():
+            try:
+                self._environment.set_mapsize(self._file.size)
+            except lmdb.Error as error:
+                raise CommitFailed(f"mapping the store: {error}") from error
+        return True
 
     def compact(self) -> tuple[int, int]:
         """Put a copy without free pages in the data file's place. Returns the sizes before and after.
@@ -143,7 +150,7 @@ class LmdbEngine:
 
     def _copy_to(self, copy: Path) -> None:
         """Row by row, for the store's owner alone (who need not be whoever compacts it), on disk when this returns."""
-        owner = os.fstat(self._file)
+        owner = os.fstat(self._file.descriptor)
         try:
             with open_private(copy, "wb") as file:
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
@@ -207,20 +214,29 @@ class LmdbTransaction:
 
 
 class Read:
-    def __init__(self, environment: Any, tables: list[Any]) -> None:
+    def __init__(self, environment: Any, tables: list[Any], gate: Gate, residence: Residence) -> None:
         self._environment = environment
         self._tables = tables
+        self._gate = gate
+        self._residence = residence
 
     def __enter__(self) -> Transaction:
+        self._entered = self._gate.enter()
         try:
+            # Inside the gate: it hands back pages of the map that is there now.
+            self._residence.count()
             self._transaction = self._environment.begin()
-        except lmdb.PanicError as error:
-            # LMDB lets nobody in any more once a meta page could not be written.
-            raise CommitFailed(str(error)) from error
+        except BaseException as error:
+            self._gate.leave(self._entered)
+            if isinstance(error, lmdb.PanicError):
+                # LMDB lets nobody in any more once a meta page could not be written.
+                raise CommitFailed(str(error)) from error
+            raise
         return LmdbTransaction(self._transaction, self._tables)
 
     def __exit__(self, *raised: object) -> None:
         self._transaction.abort()
+        self._gate.leave(self._entered)
         if isinstance(raised[1], lmdb.Error):
             raise StoreUnusable(f"the store can't be read: {raised[1]}") from raised[1]
 
@@ -259,34 +275,11 @@ class Write:
             raise CommitFailed(str(error)) from error
 
 
-def _refuse_network(folder: Path) -> None:
-    """fsync and locks over a network do not keep what LMDB needs of them."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
-    except OSError:
-        return
-    kind = file_system_of(str(folder.resolve()), mounts)
-    if kind.removeprefix("fuse.") in NETWORK_FILE_SYSTEMS:
-        raise StoreUnusable(f"{folder} is on a network file system ({kind}); use a local volume")
-
-
-def file_system_of(path: str, mounts: str) -> str:
-    """The file system that a path is on, by the text of /proc/self/mounts; of mounts on one point the last counts."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        _, point, file_system, *_ = line.split(" ")
-        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, file_system
-    return kind
-
-
-def _make_data(data: Path, map_size: int) -> None:
+def _make_data(data: Path) -> None:
     """An empty store gets its name when it is whole on disk: half of one, left by a power cut, no start would open."""
     beside = data.with_name("data.mdb.making")
     beside.unlink(missing_ok=True)
-    with _open_environment(beside, map_size, alone=True) as environment:
+    with _open_environment(beside, FIRST_SIZE, alone=True) as environment:
         environment.sync(True)
     beside.rename(data)
 
@@ -333,7 +326,8 @@ def _copy_rows(source: Any, tables: list[Any], copy: Path) -> list[int]:
     Not LMDB's own compacting copy: that of 0.9.36 ends in a segmentation fault as soon as one key of a table with
     values of one length has more of them than fit a page.
     """
-    with _open_environment(copy, source.info()["map_size"], alone=True) as target:
+    # A copy can't take more pages than its source; half of that again, for the ways in which pages can be split.
+    with _open_environment(copy, source.info()["map_size"] * 3 // 2 + FIRST_SIZE, alone=True) as target:
         with target.begin(write=True) as writing:
             copies = _make_tables(target, writing)
         with source.begin() as reading:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import StoreError
+from holdfast.store.reserve import OUTCOME_TABLES, reserved
 from holdfast.store.tables import DUPLICATES, Fault, Room, Table, Transaction
 
 _Item = tuple[bytes, bytes]
@@ -39,12 +40,21 @@ class MemoryEngine:
         return Session(self)
 
     def room(self) -> Room:
-        used = sum(len(key) + len(value) for table in self._tables for key, value in table.items)
-        used += sum(len(value) for table in self._tables for value in table.single.values())
-        return Room(used, self._max_size)
+        taken = {table: self._taken(rows) for table, rows in zip(Table, self._tables, strict=True)}
+        entries = {table: len(rows.items) for table, rows in zip(Table, self._tables, strict=True)}
+        aside = reserved(entries, sum(taken[table] for table in OUTCOME_TABLES))
+        return Room(sum(taken.values()), aside, self._max_size)
+
+    @staticmethod
+    def _taken(rows: _Sorted) -> int:
+        return sum(len(key) + len(value) for key, value in rows.items) + sum(map(len, rows.single.values()))
 
     def extend(self, bytes_ahead: int) -> None:
         """Memory needs no room ahead."""
+
+    def grow(self) -> bool:
+        """Room is what a test says."""
+        return False
 
     def close(self) -> None:
         """What was committed stays for the next store on this engine."""

@@ -23,7 +23,7 @@ ALL_CLASSES = frozenset(HostClass)
 NO_LIMIT = 1 << 62
 
 SCARCE = 0.7
-"""The part of the store in use above which the oldest delivered records go before their time."""
+"""The part of the store, used or set aside, above which the oldest delivered records go before their time."""
 
 
 class IdempotencyKey(NamedTuple):
@@ -245,6 +245,25 @@ class Forget(Operation):
     lane: str
 
 
+class Evicted(NamedTuple):
+    """Lanes whose records were removed, and where to go on; None at the end."""
+
+    lanes: list[str]
+    after: bytes | None
+
+
+@dataclass(slots=True)
+class EvictLanes(Operation):
+    """Records of enabled lanes with nothing waiting or dead make room, the longest idle first. Result: Evicted.
+
+    `skip` are lanes that are in use. Only a store whose size such records are part of is asked.
+    """
+
+    after: bytes | None
+    limit: int
+    skip: Container[str]
+
+
 @dataclass(slots=True)
 class Purge(Operation):
     """What is past its retention leaves. Result: how many records, at most about `limit`."""
@@ -387,6 +406,7 @@ class CircuitView(NamedTuple):
 class StoreStatistics(NamedTuple):
     path: str
     used_bytes: int
+    reserved_bytes: int
     max_bytes: int
     waiting: int
     dead: int
@@ -397,6 +417,10 @@ class StoreStatistics(NamedTuple):
     next_due_at: int | None
     earliest_expiry_at: int | None
     full: bool
+
+    @property
+    def is_scarce(self) -> bool:
+        return self.full or self.used_bytes + self.reserved_bytes > SCARCE * self.max_bytes
 
 
 class Acceptance(Protocol):

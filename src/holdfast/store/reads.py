@@ -6,11 +6,11 @@ from holdfast.core.budget import HostClass
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads
-from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, Standing
+from holdfast.core.message import DeadReason, Entry, Message, MessageId, Place, Standing
 from holdfast.store import keys, records
 from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.sound import check_attempt, check_message, is_name
+from holdfast.store.sound import check_message, is_name
 from holdfast.store.tables import (
     Moment,
     Room,
@@ -264,19 +264,6 @@ def _unreadable(id: MessageId, lane: str) -> Message:
     return Message(id, lane, lane, "", "", b"", "", (), b"", accepted_at, accepted_at)
 
 
-def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
-    """All that can be read."""
-    attempts = []
-    for key, value in prefixed(transaction, Table.ATTEMPTS, id):
-        try:
-            attempt = records.decode_attempt(int.from_bytes(key[16:], "big"), value)
-            check_attempt(attempt)
-            attempts.append(attempt)
-        except CorruptRecord as error:
-            transaction.faults.append((Table.ATTEMPTS, key, str(error)))
-    return attempts
-
-
 def dead_reason(transaction: Transaction, id: MessageId, place: Place) -> DeadReason | None:
     key = stamp(place.due, id)
     value = transaction.get(Table.DEAD, key)
@@ -347,6 +334,7 @@ def statistics(transaction: Transaction, path: str, room: Room, full: bool) -> S
     return StoreStatistics(
         path=path,
         used_bytes=room.used,
+        reserved_bytes=room.reserved,
         max_bytes=room.limit,
         waiting=first + retry,
         dead=transaction.entries(Table.DEAD),

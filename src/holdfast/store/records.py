@@ -4,8 +4,9 @@
     ------------        -----
     message id          6 ms | 10 that make it unique              (big-endian, only ever grows)
     stamp               8 ms | 16 id                               (order: time, then id)
-    body piece          16 id | 2 piece number
-    attempt             16 id | 2 attempt number
+    body piece          16 id | number of the piece
+    attempts            16 id, or 16 id | ff for their answers     (older versions: 16 id | number of the attempt)
+    number              2 bytes; from 65,535 on ff ff and 4 bytes  (order is kept)
     agenda              8 ms | lane key
     idempotency         4 epoch | 16 digest                        (keys.py tells when an epoch began)
     shift               8 number of the group                      (shares.py tells what it is for)
@@ -43,6 +44,8 @@ VERSION = 1
 MESSAGE_VERSION = 2
 INLINE_LIMIT = 1_990
 """A record with its body below this stays off LMDB's overflow pages."""
+LONG_NUMBERS = 0xFFFF
+"""The first number that takes more than two bytes in a key."""
 PIECE = 4_080
 """Bodies apart are cut so that each piece fills one page: whole 64 KiB values fragment the file."""
 
@@ -87,7 +90,11 @@ def lane_key(lane: str) -> bytes:
 
 
 def numbered(id: MessageId, number: int) -> bytes:
-    return id + number.to_bytes(2, "big")
+    return id + (number.to_bytes(2, "big") if number < LONG_NUMBERS else b"\xff\xff" + number.to_bytes(4, "big"))
+
+
+def number_of(numbered_key: bytes) -> int:
+    return int.from_bytes(numbered_key[16:] if len(numbered_key) == 18 else numbered_key[18:], "big")
 
 
 def idempotency_key(epoch: int, digest: bytes) -> bytes:
@@ -201,6 +208,43 @@ def decode_attempt(number: int, value: bytes) -> Attempt:
         return _attempt(number, _unpack(value))
     except (ValueError, TypeError) as error:
         raise CorruptRecord(f"attempt {number}: {error}") from error
+
+
+def attempt_fields(attempt: Attempt) -> list[Any]:
+    """An attempt in the list of its message: its number, and all but the answer."""
+    return [attempt.number, *_attempt_fields(attempt)[:-1]]
+
+
+def attempt_of(fields: list[Any]) -> Attempt:
+    number, *others = fields
+    try:
+        return _attempt(number, [*others, None])
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"attempt {number}: {error}") from error
+
+
+def encode_attempts(attempts: list[list[Any]]) -> bytes:
+    return pack([VERSION, *attempts])
+
+
+def decode_attempts(value: bytes) -> list[list[Any]]:
+    try:
+        return _unpack(value)
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"attempts: {error}") from error
+
+
+def encode_answers(answers: dict[int, bytes]) -> bytes:
+    """Numbers of attempts, each with its answer."""
+    return pack([VERSION, *(part for item in answers.items() for part in item)])
+
+
+def decode_answers(value: bytes) -> dict[int, bytes]:
+    try:
+        flat = _unpack(value)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+    except (ValueError, TypeError) as error:
+        raise CorruptRecord(f"answers: {error}") from error
 
 
 def encode_dead(lane: bytes, reason: DeadReason) -> bytes:

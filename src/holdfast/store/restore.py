@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, MessageId, Standing
 from holdfast.store import keys, lines, records
+from holdfast.store.attempts import rows_of
 from holdfast.store.incoming import Imported, batches
 from holdfast.store.keys import Use
 from holdfast.store.lines import Line
 from holdfast.store.records import lane_key, numbered, stamp
-from holdfast.store.room import RoomKeeper
+from holdfast.store.room import RoomKeeper, claim_of
 from holdfast.store.sound import check_attempt, check_lane, check_message, check_moments
 from holdfast.store.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.summaries import summarise
@@ -76,10 +77,11 @@ class Import:
         """One transaction. Counted only when it is on disk."""
         added: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
-        self._engine.extend(size)
+        claim = claim_of(sum(piece.holds is not None for piece in batch), size)
+        self._engine.extend(claim)
         with (writing := self._engine.write()) as transaction:
-            work = Work(transaction, Group([], [], {}, size, self._now, bytes(16)), self._rules, self._room)
-            self._room.begin(size)
+            work = Work(transaction, Group([], [], {}, claim, self._now, bytes(16)), self._rules, self._room)
+            self._room.begin(claim)
             if self._room.full:
                 raise StoreFull("the store is full; raise store.max_size and import the same file again")
             finished: list[tuple[int, MessageId]] = []
@@ -163,7 +165,7 @@ def _known(id: MessageId) -> list[tuple[Table, bytes]]:
 def _attempt_rows(id: MessageId, attempts: list[Attempt]) -> list[Seat]:
     for attempt in attempts:
         check_attempt(attempt)
-    return [(Table.ATTEMPTS, numbered(id, attempt.number), records.encode_attempt(attempt)) for attempt in attempts]
+    return rows_of(id, attempts)
 
 
 _READERS: dict[str, Callable[[Line], Piece]] = {

@@ -1,6 +1,7 @@
 """How much room there is: for everyone (the watermark), and for each host (its share).
 
-Each operation says what it adds to a host's share or takes from it; shares.py keeps the sums.
+At the watermark counts what is used and what is set aside for outcomes. Each operation says what it adds to a host's
+share or takes from it; shares.py keeps the sums.
 """
 
 from collections.abc import Callable
@@ -8,10 +9,18 @@ from collections.abc import Callable
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
 from holdfast.store.port import SCARCE
+from holdfast.store.reserve import LANE_ROOM, OUTCOME_ROOM
 from holdfast.store.shares import MESSAGE_COST, Shares
 from holdfast.store.tables import Room, Transaction
 
 WATERMARK = 0.9
+COPIED = 4
+"""Pages are copied before they are free again: what new bytes take of the file for a while, times their number."""
+
+
+def claim_of(messages: int, size: int) -> int:
+    """What so many new messages of this size together may take, with what is set aside for them."""
+    return COPIED * size + messages * (OUTCOME_ROOM + LANE_ROOM)
 
 
 class RoomKeeper:
@@ -21,24 +30,25 @@ class RoomKeeper:
         self.host_share = host_share
         self._measure = measure
         self._shares = Shares()
-        self._limit = self._left = self._since_measured = 0
+        self._limit = self._left = self._left_in_group = self._since_measured = 0
         self.full = self.scarce = False
 
-    def begin(self, size: int) -> None:
-        """A group with this many new bytes begins. Measuring asks every table, so it is not done for each group."""
+    def begin(self, claim: int) -> None:
+        """A group begins that may take this much. Measuring asks every table, so it is not done for each group."""
         self._shares.begin()
-        self._since_measured += 4 * size
+        self._since_measured += claim
         if self.full or not self._limit or self._since_measured > self._left // 8:
             room = self._measure()
             self._limit = room.limit
-            self._left = max(0, int(room.limit * WATERMARK) - room.used)
+            self._left = max(0, int(room.limit * WATERMARK) - room.needed)
             # What this group adds is not there yet.
-            self._since_measured = 4 * size
+            self._since_measured = claim
             self.full = self._left == 0
-            self.scarce = room.used > room.limit * SCARCE
+            self.scarce = room.needed > room.limit * SCARCE
+        self._left_in_group = self._left
 
     def refusal(self, transaction: Transaction, message: Message) -> StoreFull | None:
-        if self.full:
+        if self.full or self._left_in_group <= 0:
             return StoreFull("the store is full; deliveries go on and make room")
         held = self._shares.held(transaction, message.host)
         if held + MESSAGE_COST + len(message.body) > self._limit * self.host_share:
@@ -48,6 +58,7 @@ class RoomKeeper:
 
     def hold(self, host: str, body_size: int) -> None:
         self._shares.move(host, MESSAGE_COST + body_size)
+        self._left_in_group -= body_size + OUTCOME_ROOM + LANE_ROOM
 
     def release(self, host: str, body_size: int) -> None:
         self._shares.move(host, -(MESSAGE_COST + body_size))

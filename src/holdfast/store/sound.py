@@ -15,8 +15,12 @@ from holdfast.store import records
 from holdfast.store.port import LaneRecord
 from holdfast.store.tables import META_EPOCH, META_LATEST, Table, Transaction, prefixed
 
-ID, STAMP, NUMBERED, KEY, SPAN = 16, 24, 18, 20, 16
-"""How many bytes ids, moments with an id, numbered rows, idempotency keys and epochs have."""
+ID, STAMP, KEY, SPAN = 16, 24, 20, 16
+"""How many bytes ids, moments with an id, idempotency keys and epochs have."""
+NUMBERED = (18, 22)
+"""The same of numbered rows."""
+ANSWERS = b"\xff"
+"""What the key of the answers has after the id."""
 
 UNREADABLE = (CorruptRecord, ValueError, TypeError, LookupError, struct.error)
 """What decoding garbage can end with: records.py maps most of it, and a checker must survive the rest."""
@@ -61,11 +65,28 @@ def check_message(message: Message, size: Any) -> None:
 
 
 def check_attempt(attempt: Attempt) -> None:
-    check_moments((attempt.at, attempt.duration))
+    check_moments((attempt.number, attempt.at, attempt.duration))
     for text in (attempt.address, attempt.detail):
         _check(text, str, _NOTHING)
     _check(attempt.status, int, _NOTHING)
     _check(attempt.answer, bytes, _NOTHING)
+
+
+def fields_of(value: bytes) -> list[list[Any]]:
+    """The fields of each attempt in a list, which records.attempt_of takes."""
+    attempts = records.decode_attempts(value)
+    for fields in attempts:
+        _check(fields, list)
+        check_attempt(records.attempt_of(fields))
+    return attempts
+
+
+def answers_of(value: bytes) -> dict[int, bytes]:
+    answers = records.decode_answers(value)
+    for number, answer in answers.items():
+        _check_count(number)
+        _check(answer, bytes)
+    return answers
 
 
 def check_lane(record: LaneRecord) -> None:
@@ -132,6 +153,11 @@ def _check_length(data: bytes, length: int, what: str) -> None:
         raise CorruptRecord(f"{what} of {len(data)} bytes instead of {length}")
 
 
+def _check_numbered(key: bytes, what: str) -> None:
+    if len(key) not in NUMBERED or records.numbered(key[:ID], records.number_of(key)) != key:
+        raise CorruptRecord(f"{what} of {len(key)} bytes that is none")
+
+
 # -- one reader a table ----------------------------------------------------------------------------------------------
 
 
@@ -159,7 +185,7 @@ def _check_pieces(transaction: Transaction, id: bytes, size: int) -> None:
 
 
 def _body(transaction: Transaction, key: bytes, value: bytes) -> None:
-    _check_length(key, NUMBERED, "a piece's key")
+    _check_numbered(key, "a piece's key")
 
 
 def _active(transaction: Transaction, key: bytes, value: bytes) -> None:
@@ -178,8 +204,13 @@ def _place(transaction: Transaction, key: bytes, value: bytes) -> None:
 
 
 def _attempt(transaction: Transaction, key: bytes, value: bytes) -> None:
-    _check_length(key, NUMBERED, "an attempt's key")
-    check_attempt(records.decode_attempt(int.from_bytes(key[ID:], "big"), value))
+    if len(key) == ID:
+        fields_of(value)
+    elif key[ID:] == ANSWERS:
+        answers_of(value)
+    else:
+        _check_numbered(key, "an attempt's key")
+        check_attempt(records.decode_attempt(records.number_of(key), value))
 
 
 def _delivered(transaction: Transaction, key: bytes, value: bytes) -> None:
@@ -187,7 +218,7 @@ def _delivered(transaction: Transaction, key: bytes, value: bytes) -> None:
     message, size, finished_at, attempt = records.decode_delivered(key, value)
     check_message(message, size)
     check_attempt(attempt)
-    check_moments((finished_at, attempt.number))
+    check_moments((finished_at,))
 
 
 def _finished(transaction: Transaction, key: bytes, value: bytes) -> None:

@@ -6,6 +6,7 @@ from heapq import merge
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Message, MessageId, Place, Standing, State
 from holdfast.store import reads, records
+from holdfast.store.attempts import attempts_of
 from holdfast.store.port import Story
 from holdfast.store.tables import Table, Transaction
 
@@ -61,13 +62,13 @@ def _ids(transaction: Transaction, state: State | None, after: MessageId | None)
 
 def _delivered(transaction: Transaction, id: MessageId, value: bytes) -> Story:
     message, size, finished_at, last = records.decode_delivered(id, value)
-    attempts = [*reads.attempts_of(transaction, id), last]
+    attempts = [*attempts_of(transaction, id), last]
     return Story(message, size, State.DELIVERED, None, None, finished_at, attempts)
 
 
 def _undelivered(transaction: Transaction, message: Message, size: int) -> Story:
     place, state = standing_of(transaction, message)
-    attempts = reads.attempts_of(transaction, message.id)
+    attempts = attempts_of(transaction, message.id)
     if state is not State.DEAD:
         return Story(message, size, state, place, None, None, attempts)
     reason = reads.dead_reason(transaction, message.id, place)

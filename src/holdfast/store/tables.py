@@ -11,7 +11,7 @@ A message's record is written once and never changed; the index that it stands i
     RETRY      lane (dup)          due | id              retries and delayed first attempts, by time
     AGING      lane (dup)          born | id             the same ones by age: for probes and expiry
     PLACES     id                  place                 of each message with a retry, an attempt or a replay behind it
-    ATTEMPTS   id | number         attempt record        failed attempts
+    ATTEMPTS   id, id | ff         attempts, answers     failed attempts (attempts.py tells of rows by number)
     DELIVERED  id                  delivered record      small, kept for `retention.delivered`
     FINISHED   ms | id             ids                   one entry a group of deliveries: what the sweep walks
     DEAD       died | id           reason | lane         dead letters by time
@@ -113,10 +113,15 @@ class Transaction(Protocol):
 
 
 class Room(NamedTuple):
-    """How much of the store is in use, and how much may be."""
+    """How much of the store is in use, what is set aside besides for outcomes, and how much both may be."""
 
     used: int
+    reserved: int
     limit: int
+
+    @property
+    def needed(self) -> int:
+        return self.used + self.reserved
 
 
 class Engine(Protocol):
@@ -133,7 +138,10 @@ class Engine(Protocol):
     def room(self) -> Room: ...
 
     def extend(self, bytes_ahead: int) -> None:
-        """Make sure that this many bytes can be written, or raise StoreFull."""
+        """Make sure of room for so many bytes of new messages besides what is set aside, or raise StoreFull."""
+
+    def grow(self) -> bool:
+        """Whether there is more room now for a transaction that ended in StoreFull."""
 
     def close(self) -> None: ...
 

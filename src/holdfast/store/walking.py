@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from holdfast.core.errors import StoreUnusable
+from holdfast.core.errors import StoreFull, StoreUnusable
 from holdfast.store.tables import DUPLICATES, Engine, Table, Transaction
 
 BATCH = 500
-STEP_BYTES = 1 << 20
+STEP_BYTES = 8 << 20
 """Room that the writing of one batch may need."""
 
 Row = tuple[bytes, bytes]
@@ -33,12 +33,17 @@ def walk(engine: Engine, table: Table) -> Iterator[tuple[Transaction, Row]]:
 
 
 def step(engine: Engine, act: Callable[[Transaction], Result], size: int = STEP_BYTES) -> Result:
-    """One transaction of a walk that changes what it meets."""
+    """One transaction of a walk that changes what it meets. What does not fit is acted on anew, with more room."""
     engine.extend(size)
-    with (writing := engine.write()) as transaction:
-        result = act(transaction)
-        writing.commit()
-    return result
+    while True:
+        try:
+            with (writing := engine.write()) as transaction:
+                result = act(transaction)
+                writing.commit()
+            return result
+        except StoreFull:
+            if not engine.grow():
+                raise
 
 
 def rows_after(transaction: Transaction, table: Table, last: Row | None) -> list[Row]:

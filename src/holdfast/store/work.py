@@ -11,7 +11,7 @@ from holdfast.core.circuit import Circuit, CircuitRules
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
 from holdfast.core.schedule import RetryRules
-from holdfast.store import records
+from holdfast.store import keys, records
 from holdfast.store.port import LaneRecord, Operation
 from holdfast.store.records import lane_key, numbered, stamp
 from holdfast.store.room import RoomKeeper
@@ -32,12 +32,15 @@ class StoreRules:
 
 @dataclass(slots=True)
 class Group:
-    """Operations to be committed together, with what was encoded for them on the loop."""
+    """Operations to be committed together, with what was encoded for them on the loop.
+
+    `claim` is the room that its new messages may take, see room.py.
+    """
 
     operations: Sequence[Operation]
     prepared: list[Any]
     lanes: dict[str, bytes]
-    size: int
+    claim: int
     now: int
     last_id: MessageId
 
@@ -50,8 +53,20 @@ class Work:
     room: RoomKeeper
     touched: set[str] = field(default_factory=set)
     finished: list[MessageId] = field(default_factory=list)
+    _epochs: list[keys.Epoch] | None = None
     _queues: dict[str, bool] = field(default_factory=dict)
     _lanes: set[str] = field(default_factory=set)
+
+    @property
+    def epochs(self) -> list[keys.Epoch]:
+        """Those of idempotency keys: read once a group. Removing keys forgets them."""
+        if self._epochs is None:
+            self._epochs = keys.epochs(self.transaction)
+        return self._epochs
+
+    def purge_keys(self, before: int, limit: int) -> int:
+        self._epochs = None
+        return keys.purge(self.transaction, before, self.group.now, limit)
 
     def know_lane(self, lane: str, host: str) -> None:
         """Every message's lane has a record: what is not there can't be woken."""

@@ -51,10 +51,14 @@ class Turn:
 
 
 class WriterThread:
-    """The writer's own thread. LMDB wants a transaction to live and end on the thread that began it."""
+    """The writer's own thread. LMDB wants a transaction to live and end on the thread that began it.
 
-    def __init__(self, work: Callable[[Group, Turn], Results]) -> None:
+    `took` hears of each group: how many operations it had, and the seconds for its puts and for the rest.
+    """
+
+    def __init__(self, work: Callable[[Group, Turn], Results], took: Callable[[int, float, float], None]) -> None:
         self._work = work
+        self._took = took
         self._groups: SimpleQueue[tuple[Group, Turn, Callable[[Any], None]] | None] = SimpleQueue()
         threading.Thread(target=self._loop, name="ledger", daemon=True).start()
 
@@ -66,10 +70,13 @@ class WriterThread:
         def finish(result: Any) -> None:
             token.run_sync_soon(trio.lowlevel.reschedule, task, result)
 
+        began = trio.current_time()
         self._groups.put((group, puts_done, finish))
         puts_done.wait()
+        put = trio.current_time()
         # The commit can't be called back: the wait for it has to be outlived by its end.
         result: Results = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        self._took(len(group.operations), put - began, trio.current_time() - put)
         return result
 
     def end(self) -> None:

@@ -8,11 +8,11 @@ trace.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.errors import CorruptRecord, StoreFull
+from holdfast.core.errors import StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt
-from holdfast.store import bulk, handing, keys, records
+from holdfast.store import attempts, bulk, handing, keys, records
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -21,6 +21,7 @@ from holdfast.store.port import (
     DropDead,
     DropMessages,
     Duplicate,
+    EvictLanes,
     Expire,
     Fail,
     Forget,
@@ -35,7 +36,7 @@ from holdfast.store.port import (
     Shelve,
 )
 from holdfast.store.records import lane_key, numbered, stamp
-from holdfast.store.room import RoomKeeper
+from holdfast.store.room import RoomKeeper, claim_of
 from holdfast.store.summaries import NEVER, summarise
 from holdfast.store.tables import META_LATEST, Room, Table, Transaction
 from holdfast.store.work import Group, StoreRules, Work
@@ -45,22 +46,23 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
     """Encode a group on the loop, so that the writer's thread only puts bytes."""
     lanes: dict[str, Lane] = {}
     prepared: list[Any] = []
-    size = 0
+    messages = size = 0
     for operation in operations:
         encoded: Any = None
         if isinstance(operation, Accept):
             encoded = operation.encoded or records.encode_message(operation.message)
+            messages += 1
             size += len(encoded[0]) + len(operation.message.body)
         elif isinstance(operation, Deliver):
             attempt = operation.attempt
             encoded = records.encode_delivered(operation.entry.message, attempt, attempt.at + attempt.duration)
         elif isinstance(operation, Fail):
-            encoded = records.encode_attempt(operation.attempt)
+            encoded = attempts.prepare(operation.attempt)
         if isinstance(operation, (Deliver, Fail, SaveLane)) and operation.lane is not None:
             lanes[operation.lane.key] = operation.lane
         prepared.append(encoded)
     encoded_lanes = {key: _encode_lane(lane, rules.run) for key, lane in lanes.items()}
-    return Group(operations, prepared, encoded_lanes, size, now, last_id)
+    return Group(operations, prepared, encoded_lanes, claim_of(messages, size), now, last_id)
 
 
 def _encode_lane(lane: Lane, run: int) -> bytes:
@@ -85,7 +87,7 @@ class Writer:
     def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
         """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
         work = Work(transaction, group, self._rules, self.room)
-        self.room.begin(group.size)
+        self.room.begin(group.claim)
         results = []
         for operation, encoded in zip(group.operations, group.prepared, strict=True):
             if refuse is not None and isinstance(operation, Accept):
@@ -144,7 +146,8 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     key = operation.key
     if key is None:
         return None
-    use = keys.find(work.transaction, key.digest, _used_at(work, operation) - work.rules.idempotency)
+    since = _used_at(work, operation) - work.rules.idempotency
+    use = keys.find(work.transaction, key.digest, since, work.epochs)
     if use is None:
         known = operation.place is not None and handing.is_here(work.transaction, operation.message.id)
         return Duplicate(operation.message.id) if known else None
@@ -155,7 +158,7 @@ def _remember_key(work: Work, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
     use = keys.Use(message.id, key.body, _used_at(work, operation))
-    keys.remember(work.transaction, key.digest, use, work.rules.idempotency)
+    keys.remember(work.transaction, key.digest, use, work.rules.idempotency, work.epochs)
 
 
 def _used_at(work: Work, operation: Accept) -> int:
@@ -178,7 +181,7 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
     work.finished.append(message.id)
 
 
-def fail(work: Work, operation: Fail, encoded: bytes) -> None:
+def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
     message, read_at, _ = operation.entry
     attempt, step = operation.attempt, operation.step
     place = work.moved_to(message.id, message.lane, read_at)
@@ -194,21 +197,7 @@ def fail(work: Work, operation: Fail, encoded: bytes) -> None:
             work.set_retry(message.id, message.lane, place)
         else:
             work.bury(message.id, message.lane, tried, attempt.at + attempt.duration, step.reason)
-    work.transaction.put(Table.ATTEMPTS, numbered(message.id, attempt.number), encoded)
-    _forget_answer(work, message.id, attempt.number - 2)
-
-
-def _forget_answer(work: Work, id: MessageId, number: int) -> None:
-    """Answers are kept for the first and the last two attempts."""
-    key = numbered(id, max(0, number))
-    value = work.transaction.get(Table.ATTEMPTS, key) if number > 1 else None
-    if value is None:
-        return
-    try:
-        lighter = records.decode_attempt(number, value)._replace(answer=None)
-        work.transaction.put(Table.ATTEMPTS, key, records.encode_attempt(lighter))
-    except CorruptRecord as error:
-        work.transaction.faults.append((Table.ATTEMPTS, key, str(error)))
+    attempts.record(work.transaction, message.id, encoded)
 
 
 def shelve(work: Work, operation: Shelve, encoded: None) -> int:
@@ -242,6 +231,7 @@ _APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
     DropMessages: bulk.drop_messages,
     RetryNow: bulk.retry_now,
     Forget: bulk.forget,
+    EvictLanes: bulk.evict_lanes,
     Purge: bulk.purge,
     ReviewLanes: bulk.review_lanes,
 }

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.core.errors import StoreFull
+from holdfast.core.history import bounded
 from holdfast.core.message import Attempt, MessageId, Place
 from holdfast.store import lines, records
 from holdfast.store.incoming import Imported, batches
@@ -23,10 +24,9 @@ from holdfast.store.postgres.outcomes import insert_attempts
 from holdfast.store.postgres.rows import STATE_NUMBERS
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.postgres.walking import repeated
-from holdfast.store.records import numbered
 from holdfast.store.room import WATERMARK
 from holdfast.store.shares import MESSAGE_COST
-from holdfast.store.sound import ID, check_attempt, check_lane, check_message, check_moments
+from holdfast.store.sound import check_attempt, check_lane, check_message, check_moments
 
 MOST_RETRIES, MOST_ATTEMPTS = (1 << 15) - 1, (1 << 31) - 1
 """What the columns hold."""
@@ -182,7 +182,7 @@ def _message(line: Line) -> Piece:
     record, body = rows.encode(message)
     arrival = Arrival(Accept(message, place=_plain(place)), record, body, offered=False)
     size = len(record) + len(message.body)
-    return Piece("message", message.id, arrival, size, _checked(message.id, attempts), rows.number_of(reason))
+    return Piece("message", message.id, arrival, size, _checked(attempts), rows.number_of(reason))
 
 
 def _plain(place: Place) -> Place:
@@ -200,7 +200,7 @@ def _delivered(line: Line) -> Piece:
     check_moments((finished_at,))
     record = records.encode_delivered(message, success, finished_at, size)
     finished = _Finished(message.id, finished_at, record)
-    return Piece("delivered", message.id, finished, len(record), _checked(message.id, attempts))
+    return Piece("delivered", message.id, finished, len(record), _checked(attempts))
 
 
 def _key(line: Line) -> Piece:
@@ -209,10 +209,12 @@ def _key(line: Line) -> Piece:
     return Piece("key", key.digest, key, len(key.digest) + len(key.body))
 
 
-def _checked(id: MessageId, attempts: list[Attempt]) -> list[Attempt]:
+def _checked(attempts: list[Attempt]) -> list[Attempt]:
     for attempt in attempts:
         check_attempt(attempt)
-    return [attempt._replace(number=int.from_bytes(numbered(id, attempt.number)[ID:], "big")) for attempt in attempts]
+        if attempt.number > MOST_ATTEMPTS:
+            raise ValueError("more attempts than a message can have")
+    return bounded(attempts)
 
 
 def _check_names(*names: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.circuit import Circuit
+from holdfast.core.history import LAST_ANSWERS_KEPT, LAST_KEPT, recorded
 from holdfast.core.message import Attempt, Entry, MessageId
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
@@ -206,17 +207,26 @@ def _keep_delivered(connection: Connection, group: _Group) -> None:
 
 
 def _keep_attempts(connection: Connection, group: _Group) -> None:
-    """Every failed one; answers for the first and the last two."""
+    """Those that core.history keeps, with the answers of a few."""
     made: list[tuple[MessageId, Attempt]] = [
         (fail.entry.message.id, fail.attempt) for fail in group.of(Fail) if fail.entry.message.id in group.mine
     ]
     insert_attempts(connection, made)
-    older = [(id, attempt.number - 2) for id, attempt in made if attempt.number > 3]
-    if older:
+    silent = [
+        (id, attempt.number - LAST_ANSWERS_KEPT) for id, attempt in made if attempt.number > LAST_ANSWERS_KEPT + 1
+    ]
+    if silent:
         connection.execute(
             """UPDATE attempts a SET answer = NULL FROM unnest(%s::bytea[], %s::integer[]) AS v(id, number)
             WHERE a.id = v.id AND a.number = v.number""",
-            _columns(older),
+            _columns(silent),
+        )
+    dropped = [(id, each.number - LAST_KEPT) for id, each in made if each.number > LAST_KEPT + 1]
+    if dropped:
+        connection.execute(
+            """DELETE FROM attempts a USING unnest(%s::bytea[], %s::integer[]) AS v(id, number)
+            WHERE a.id = v.id AND a.number > 1 AND a.number <= v.number""",
+            _columns(dropped),
         )
 
 
@@ -225,7 +235,7 @@ def insert_attempts(connection: Connection, made: Sequence[tuple[MessageId, Atte
         return
     kept = [
         (id, attempt.number, records.encode_attempt(attempt._replace(answer=None)), attempt.answer)
-        for id, attempt in made
+        for id, attempt in ((id, recorded(attempt)) for id, attempt in made)
     ]
     connection.execute(
         """INSERT INTO attempts (id, number, record, answer)

@@ -269,6 +269,7 @@ def statistics(connection: Connection, terms: Terms, path: str) -> StoreStatisti
     return StoreStatistics(
         path=path,
         used_bytes=counted.bytes,
+        reserved_bytes=0,
         max_bytes=terms.max_size,
         waiting=counted.waiting,
         dead=counted.dead,

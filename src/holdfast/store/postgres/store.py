@@ -22,7 +22,7 @@ from holdfast.core.errors import CommitFailed, StoreAway, StoreError, StoreUnusa
 from holdfast.core.fleet import LEASE, RENEW_EVERY, Crew, may_begin
 from holdfast.core.message import Entry, Message, MessageId, State, next_id
 from holdfast.core.schedule import RetryAt
-from holdfast.store.ledger import group_size
+from holdfast.store.grouping import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
     ALL_CLASSES,
@@ -557,7 +557,7 @@ def _measure(connection: Connection) -> int:
 
 def _nothing_known(path: str, max_size: int) -> StoreStatistics:
     circuits = dict.fromkeys(CircuitState, 0)
-    return StoreStatistics(path, 0, max_size, 0, 0, 0, 0, circuits, None, None, None, False)
+    return StoreStatistics(path, 0, 0, max_size, 0, 0, 0, 0, circuits, None, None, None, False)
 
 
 def _own_name() -> str:

@@ -1,0 +1,88 @@
+"""The data file on its volume, and who may look into its map.
+
+LMDB's map is kept as large as the part of the file that the volume has really given. So a commit never meets a full
+volume: LMDB runs out of map first, and says so before it writes anything.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.core.errors import CommitFailed
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""Some file systems can't extend a file ahead; there a full volume fails the commit, and that is all that is lost."""
+PAGE = 4_096
+
+
+class DataFile:
+    """An open data file. `size` is how much of it the volume has given for sure."""
+
+    def __init__(self, path: Path, at_least: int) -> None:
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.size = 0
+        # A copy of a store may have holes: what is there has to be given too.
+        there = os.fstat(self.descriptor).st_size // PAGE * PAGE
+        if not (self.allocate(max(there, at_least)) or self.allocate(there)):
+            self.size = 0
+
+    def allocate(self, size: int) -> bool:
+        """Whether the volume has given this much of the file."""
+        size = -(-size // PAGE) * PAGE
+        try:
+            os.posix_fallocate(self.descriptor, 0, size)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                return False
+            if error.errno not in NO_FALLOCATE:
+                raise CommitFailed(f"extending the store: {error}") from error
+        self.size = size
+        return True
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class Gate:
+    """Read transactions pass together, from any thread. The map is replaced when none of them is open."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside: dict[int, int] = {}
+        self._closed = False
+
+    def enter(self) -> int:
+        """Returns what `leave` has to be told."""
+        thread = threading.get_ident()
+        with self._changed:
+            # Whoever is inside already would wait for itself.
+            while self._closed and thread not in self._inside:
+                self._changed.wait()
+            self._inside[thread] = self._inside.get(thread, 0) + 1
+        return thread
+
+    def leave(self, thread: int) -> None:
+        with self._changed:
+            self._inside[thread] -= 1
+            if not self._inside[thread]:
+                del self._inside[thread]
+                self._changed.notify_all()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Nobody is inside, and nobody gets in."""
+        with self._changed:
+            assert threading.get_ident() not in self._inside, "the map can't be replaced under a read transaction"
+            self._closed = True
+            while self._inside:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._closed = False
+                self._changed.notify_all()
