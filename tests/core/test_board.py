@@ -17,6 +17,7 @@ from core.build import (
     lane,
     picks,
 )
+from holdfast.core.board import WAITING_PER_ADDRESS
 from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import position
 from holdfast.core.message import Kind
@@ -213,20 +214,30 @@ def test_a_host_whose_address_is_busy_waits_until_an_attempt_to_it_has_ended():
 
 
 def test_hosts_wait_for_an_address_in_turn_and_each_end_lets_one_of_them_go_on():
-    lanes = busy_lanes(1_000, messages=1, answers=None)
-    it = board(*lanes)
+    it = board(*busy_lanes(WAITING_PER_ADDRESS, messages=1, answers=None))
     waiting = []
     while (start := it.pick(NOW)) is not None:
         it.put_back(start, NOW)
-        it.wait_for_address(start.lane.host, "192.0.2.1:443", NOW)
+        assert it.wait_for_address(start.lane.host, "192.0.2.1:443", NOW)
         waiting.append(start.lane.host.name)
-    assert sorted(waiting) == sorted(each.host.name for each in lanes)
+    assert len(waiting) == WAITING_PER_ADDRESS
     served = []
-    for _ in range(1_000):
+    for number in range(1, WAITING_PER_ADDRESS + 1):
         it.address_ended("192.0.2.1:443", NOW)
         served += hosts_of(picks(it))
-        assert len(served) <= 128 or it.in_flight <= 128
-    assert served == waiting[: len(served)]
+        assert len(served) == number
+    assert served == waiting
+
+
+def test_of_a_million_names_on_one_address_only_some_wait_in_memory():
+    lanes = busy_lanes(1_000, messages=1, answers=None)
+    it = board(*lanes)
+    waits_here = []
+    while (start := it.pick(NOW)) is not None:
+        it.put_back(start, NOW)
+        waits_here.append(it.wait_for_address(start.lane.host, "192.0.2.1:443", NOW))
+    assert Counter(waits_here) == {True: WAITING_PER_ADDRESS, False: 1_000 - WAITING_PER_ADDRESS}
+    assert sum(each.is_held(NOW) for each in lanes) == 1_000 - WAITING_PER_ADDRESS
 
 
 def test_a_host_that_waits_for_an_address_tries_again_in_any_case_after_a_minute():

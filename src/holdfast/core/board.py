@@ -199,6 +199,7 @@ class Board:
         waiting = self._waiting_for.setdefault(address, deque())
         if len(waiting) >= WAITING_PER_ADDRESS:
             host.postponed_until = now + ADDRESS_WAIT
+            self._seat(host, now)
             return False
         waiting.append(host)
         host.address_wait_until = now + ADDRESS_WAIT

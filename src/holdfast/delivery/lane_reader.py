@@ -13,7 +13,7 @@ from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.news import News
-from holdfast.store.port import Ask, Store, View
+from holdfast.store.port import BATCH_BYTES, Ask, Store, View
 
 LANES_A_READ = 64
 
@@ -62,7 +62,8 @@ class LaneReader:
         lanes = list(islice(self.wanted.values(), LANES_A_READ))
         if not lanes:
             return unreadable
-        asks = [self._ask(lane) for lane in lanes]
+        most_bytes = min(BATCH_BYTES, self._bytes_left // len(lanes))
+        asks = [self._ask(lane)._replace(most_bytes=most_bytes) for lane in lanes]
         for lane in lanes:
             self._meanwhile[lane] = []
         views = await self._store.survey(asks, self._bytes_left)

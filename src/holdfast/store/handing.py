@@ -16,7 +16,7 @@ from holdfast.store import keys, reads
 from holdfast.store.attempts import attempts_of
 from holdfast.store.choosing import LOOKED_AT
 from holdfast.store.moving import KeyUse, Moving
-from holdfast.store.port import HandOver
+from holdfast.store.port import BATCH_BYTES, HandOver
 from holdfast.store.records import stamp
 from holdfast.store.sound import check_message
 from holdfast.store.standing import place_of
@@ -48,7 +48,7 @@ def _page(
     last = after
     start = after + b"\0" if after is not None else b""
     for looked_at, (id, _) in enumerate(transaction.scan(Table.MESSAGES, start)):
-        if len(found) >= limit or size > reads.BATCH_BYTES or looked_at >= LOOKED_AT:
+        if len(found) >= limit or size > BATCH_BYTES or looked_at >= LOOKED_AT:
             return found, last
         last = id
         try:

@@ -21,6 +21,8 @@ Done = Callable[[Any], None]
 
 ALL_CLASSES = frozenset(HostClass)
 NO_LIMIT = 1 << 62
+BATCH_BYTES = 1 << 20
+"""Bodies read ahead of their turn stay below this a lane, whatever their number."""
 
 SCARCE = 0.7
 """The part of the store, used or set aside, above which the oldest delivered records go before their time."""
@@ -330,7 +332,8 @@ class Switch(Operation):
 class Ask(NamedTuple):
     """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`.
 
-    What stands in the queue before `read_to` was read already: it need not be looked at again.
+    What stands in the queue before `read_to` was read already: it need not be looked at again. Of either kind of entries
+    at least one is read, and no more after `most_bytes` of bodies.
     """
 
     lane: str
@@ -340,6 +343,7 @@ class Ask(NamedTuple):
     probed: bytes | None
     skip: frozenset[MessageId]
     read_to: bytes = b""
+    most_bytes: int = BATCH_BYTES
 
 
 class View(NamedTuple):

@@ -22,8 +22,6 @@ from holdfast.store.tables import (
     prefixed,
 )
 
-BATCH_BYTES = 1 << 20
-"""Bodies read ahead of their turn stay below this a lane, whatever their number."""
 MOMENTS_A_READ = 4_096
 """Moments that one read of the agenda looks at: no read transaction gets old."""
 HELD_SEEN = 10_000
@@ -126,7 +124,7 @@ def _entries(
         if id in ask.skip:
             continue
         later = table is Table.RETRY and moment > ask.now
-        if later or len(entries) >= limit or size > BATCH_BYTES:
+        if later or len(entries) >= limit or size > ask.most_bytes:
             return entries, moment
         entry = _entry(transaction, id, Place(standing, moment), broken)
         if entry is not None:

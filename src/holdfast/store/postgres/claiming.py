@@ -13,13 +13,12 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads, position
 from holdfast.core.message import Entry, MessageId
 from holdfast.store import records
-from holdfast.store.port import Agenda, Ask, LaneRecord, View
+from holdfast.store.port import BATCH_BYTES, Agenda, Ask, LaneRecord, View
 from holdfast.store.postgres import rows, waking
 from holdfast.store.postgres.connection import Connection, beginning
 from holdfast.store.postgres.judging import host_of
 from holdfast.store.postgres.rows import RETRY, WAITING
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.reads import BATCH_BYTES
 from holdfast.store.sound import check_message
 
 SMALL = 16 << 10

@@ -12,14 +12,13 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, State
 from holdfast.core.schedule import expires_at
 from holdfast.store import records
-from holdfast.store.port import CircuitView, DeadFilter, Finished, StoreStatistics, Story
+from holdfast.store.port import BATCH_BYTES, CircuitView, DeadFilter, Finished, StoreStatistics, Story
 from holdfast.store.postgres import choosing, counting, rows
 from holdfast.store.postgres.claiming import read_lane
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.counting import Sums
 from holdfast.store.postgres.rows import DEAD, REASONS, RETRY, STATE_NUMBERS, STATES, WAITING
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.reads import BATCH_BYTES
 from holdfast.store.room import WATERMARK
 from holdfast.store.sound import UNREADABLE, check_attempt, check_message
 from holdfast.store.stories import LOOKED_AT
