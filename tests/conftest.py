@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import forking
 import harness
 from harness import Gateway, Receiver, running
 from postgres import ELSEWHERE, OwnServer, Server
@@ -47,6 +48,13 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(harness.ALSO, "process__split", "true" if request.param == 2 else "false")
         yield request.param
+
+
+@pytest.fixture
+def executed() -> Iterator[None]:
+    """Gateways are executed, not forked: each has only what it imported itself."""
+    with forking.executing():
+        yield
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+import forking
 from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
@@ -27,14 +28,7 @@ UNKNOWN = "msg_" + "0" * 32
 
 
 def holdfast(gateway: Gateway, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [HOLDFAST, *words, "--socket", str(gateway.control)],
-        env=settings(gateway.control.parent),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forking.run(*words, "--socket", str(gateway.control), env=settings(gateway.control.parent))
 
 
 def deliver_one(gateway: Gateway, receiver: Receiver, path: str = "/secret/path") -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
+import forking
+from harness import PATIENCE, Gateway, Receiver, running, until
 from holdfast.config import build
 from holdfast.reloading import NEEDS_RESTART, changed, merge
 
@@ -83,8 +84,7 @@ def test_the_command_says_what_changed_what_waits_and_what_is_wrong(tmp_path: Pa
     with configured(tmp_path) as (gateway, file):
 
         def reload() -> "subprocess.CompletedProcess[str]":
-            command = [HOLDFAST, "reload", "--socket", str(gateway.control)]
-            return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            return forking.run("reload", "--socket", str(gateway.control))
 
         assert reload().stdout == "reloaded: nothing has changed\n"
         file.write_text("[retry]\njitter = 0.5\n[delivery]\nmax_answer = '1KiB'\n")

@@ -8,7 +8,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from harness import HOLDFAST, PATIENCE, Gateway, settings
+import forking
+from harness import PATIENCE, Gateway, settings
 
 
 class Scrape:
@@ -39,6 +40,4 @@ def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
 
 def run_in_vain(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
     """A gateway that is expected to give up by itself."""
-    return subprocess.run(
-        [HOLDFAST, "run"], env=settings(store, **keys), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return forking.run("run", env=settings(store, **keys))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from harness import PATIENCE, Gateway, Receiver, running, until
 from operate.scraping import scrape
@@ -217,6 +218,7 @@ def test_connections_are_counted_by_listener(gateway: Gateway) -> None:
     assert set(scrape(gateway).labels("holdfast_connections_open", "listener")) == {"ingest", "status", "control"}
 
 
+@pytest.mark.usefixtures("executed")
 def test_the_client_library_is_loaded_by_the_first_scrape_and_stays_small(
     gateway: Gateway, measured: Callable[[str], None]
 ) -> None:
