@@ -19,7 +19,7 @@ import forking
 from crash.judge import Judge
 from crash.power import Platter, subsets
 from crash.recorder import Kind, Record, Recorder
-from harness import PATIENCE, Gateway, Receiver, running, settings, start, until
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 from holdfast.store.lmdb import LmdbEngine
 
 SENDERS = 8
@@ -54,12 +54,12 @@ class Load:
             return True
 
     def post_some(self, keys: list[str]) -> bool:
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(**PLAIN) as client:
             return all(self.post(client, key) for key in keys)
 
     def _send(self, sender: int) -> None:
         number = 0
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(**PLAIN) as client:
             while self.post(client, f"k{sender}-{number}"):
                 number += 1
 

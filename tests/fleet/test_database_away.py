@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from amount import amount
 from fleet.hosts import Host
 from fleet.replicas import Fleet, Replica, met
 from fleet.senders import Senders
@@ -17,7 +18,7 @@ from fleet.witness import Witness
 from harness import PATIENCE, Receiver, running, until
 from postgres import OwnServer, Standby
 
-CRASHES = 10
+CRASHES = amount(3, 10)
 CLIENTS = 16
 PAUSE = 0.05
 WITHOUT_END = 1_000_000
@@ -82,7 +83,7 @@ def is_ready(replica: Replica) -> bool:
     return replica.gateway.get("/readyz").status_code == 200
 
 
-async def test_a_database_that_crashes_ten_times_and_takes_no_writes_for_a_while(
+async def test_a_database_that_crashes_again_and_again_and_takes_no_writes_for_a_while(
     tmp_path: Path, own_postgres: OwnServer, measured: Callable[[str], None]
 ) -> None:
     load = Load(tmp_path, own_postgres.fresh_database())

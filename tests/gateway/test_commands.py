@@ -17,7 +17,7 @@ import pytest
 
 import forking
 from cli.scripted import Answer, Received, unix_script
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 ALL = {
@@ -83,7 +83,7 @@ def key_of(receiver: Receiver) -> str:
 
 
 def send_many(gateway: Gateway, receiver: Receiver, number: int) -> list[str]:
-    with httpx.Client(trust_env=False, timeout=PATIENCE) as client, ThreadPoolExecutor(8) as pool:
+    with httpx.Client(**PLAIN) as client, ThreadPoolExecutor(8) as pool:
 
         def send(index: int) -> str:
             return str(client.post(f"http://{gateway.ingest}/{receiver.url}/{index}", content=b"{}").json()["id"])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import forking
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
     "version", "pid", "started_at", "ready", "degraded", "draining", "store", "queues", "in_flight",
@@ -135,13 +135,13 @@ def test_what_is_not_there_is_a_problem(gateway: Gateway, path: str, status: int
 
 
 def test_the_status_listener_only_reads(gateway: Gateway) -> None:
-    answer = httpx.post(f"http://{gateway.status}/circuits/x/unfreeze", trust_env=False)
+    answer = httpx.post(f"http://{gateway.status}/circuits/x/unfreeze", **PLAIN)
     assert answer.status_code == 404
-    assert httpx.delete(f"http://{gateway.status}/status", trust_env=False).status_code == 405
+    assert httpx.delete(f"http://{gateway.status}/status", **PLAIN).status_code == 405
 
 
 def test_the_status_listener_does_not_answer_to_a_name_that_was_pointed_here(gateway: Gateway) -> None:
-    rebound = httpx.get(f"http://{gateway.status}/status", headers={"host": "evil.example"}, trust_env=False)
+    rebound = httpx.get(f"http://{gateway.status}/status", headers={"host": "evil.example"}, **PLAIN)
     assert rebound.status_code == 403
 
 

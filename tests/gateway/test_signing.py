@@ -10,7 +10,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 import forking
-from harness import PATIENCE, Gateway, Received, Receiver, running, settings, until
+from harness import PLAIN, Gateway, Received, Receiver, running, settings, until
 
 OLD = "whsec_" + b64encode(b"old " * 8).decode()
 NEW = "whsec_" + b64encode(b"new " * 8).decode()
@@ -29,9 +29,7 @@ def signing(tmp_path: Path, receiver: Receiver, **keys: object) -> Iterator[tupl
 
 def send(gateway: Gateway, **headers: str) -> str:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = httpx.post(
-        f"http://{gateway.ingest}/to/billing", content=BODY, headers=named, trust_env=False, timeout=PATIENCE
-    )
+    answer = httpx.post(f"http://{gateway.ingest}/to/billing", content=BODY, headers=named, **PLAIN)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 

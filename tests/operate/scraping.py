@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import forking
-from harness import PATIENCE, Gateway, settings
+from harness import PLAIN, Gateway, settings
 
 
 class Scrape:
@@ -32,7 +32,7 @@ class Scrape:
 
 
 def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
-    answer = httpx.get(f"http://{address or gateway.status}/metrics", trust_env=False, timeout=PATIENCE)
+    answer = httpx.get(f"http://{address or gateway.status}/metrics", **PLAIN)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return Scrape(answer.text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness import PATIENCE, Gateway, Receiver, running, until
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 from operate.scraping import scrape
 
 COUNTERS = {
@@ -127,7 +127,7 @@ def test_buckets_are_cumulative(gateway: Gateway, receiver: Receiver) -> None:
 def test_refusals_are_counted_by_reason(gateway: Gateway) -> None:
     gateway.post("")
     gateway.post("https://127.1/x")
-    httpx.get(f"http://{gateway.ingest}/https://a.example/", trust_env=False)
+    httpx.get(f"http://{gateway.ingest}/https://a.example/", **PLAIN)
     host, _, port = gateway.ingest.rpartition(":")
     with socket.create_connection((host, int(port)), PATIENCE) as client:
         client.sendall(b"nonsense\r\n\r\n")
