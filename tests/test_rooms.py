@@ -39,7 +39,7 @@ THIRD_PARTY = {
     "ingest": set(),
     "delivery": {"trio", "cryptography"},
     "operate": {"trio", "prometheus_client"},
-    "cli": {"httpx"},
+    "cli": set(),
     "demo": {"trio"},
     "split": {"trio"},
 }
