@@ -175,6 +175,7 @@ def run(
             process.wait(_PATIENCE)
         except BaseException:
             process.kill()
+            process.wait()
             raise
         stdout.seek(0)
         stderr.seek(0)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import forking
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
+from harness import PLAIN, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
     "version", "pid", "started_at", "ready", "degraded", "draining", "store", "queues", "in_flight",
@@ -225,15 +225,11 @@ def test_a_host_without_port_matches_its_only_circuit_else_candidates(gateway: G
 
 
 def test_send_and_health_through_the_real_gateway(gateway: Gateway, receiver: Receiver) -> None:
-    sent = subprocess.run(
-        [HOLDFAST, "send", f"{receiver.url}/sent", "-d", '{"a": 1}', "--to", gateway.ingest],
-        capture_output=True, text=True, timeout=PATIENCE, check=True,
-    )  # fmt: skip
+    sent = forking.run("send", f"{receiver.url}/sent", "-d", '{"a": 1}', "--to", gateway.ingest)
     received = receiver.wait_for_one()
     assert received.id in sent.stdout
     assert received.headers["content-type"] == "application/json"
-    healthy = subprocess.run([HOLDFAST, "health", "--status", gateway.status], timeout=PATIENCE, check=False)
-    assert healthy.returncode == 0
+    assert forking.run("health", "--status", gateway.status).returncode == 0
 
 
 @pytest.mark.usefixtures("processes")
