@@ -17,7 +17,7 @@ from fleet.senders import Senders
 from fleet.witness import Witness
 
 REPLICAS = 4
-WEBHOOKS = amount(3_000, 20_000, "HOLDFAST_WEBHOOKS")
+WEBHOOKS = amount(4_000, 20_000, "HOLDFAST_WEBHOOKS")
 CLIENTS = 96
 PER_HOST = 12
 PROBE_EVERY = 3.0
