@@ -14,6 +14,7 @@ import pytest
 import trio
 
 import forking
+from amount import amount
 from gateway.hostile import Memory, accepted, raw_client, refusals, rest, say, statuses
 from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 from holdfast.http.problem import problem_for_status
@@ -199,7 +200,7 @@ def test_floods_are_refused_before_they_are_buffered(gateway: Gateway, measured:
 
 # -- random bytes -----------------------------------------------------------------------------------------------------
 
-RANDOM_STRINGS = {1: 10_000, 2: 1_000}
+RANDOM_STRINGS = {1: amount(3_000, 10_000), 2: 1_000}
 """The readers of bytes are the same in two processes."""
 AT_ONCE = 32
 MORSELS = [
