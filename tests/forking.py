@@ -1,4 +1,4 @@
-"""Processes of `holdfast`, forked from one that has imported all of it: a start takes a tenth of the CPU.
+"""Processes of `holdfast`, forked from one that has imported all of it: a start takes an eighth of the CPU.
 
 Each is a process of its own, with its own environment, standard streams and pid, and it runs what the executable runs.
 `make test-long` starts the executable instead, and so does each test of what only an exec shows: memory, limits of the
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from select import poll
+from select import POLLIN, poll
 from typing import IO
 
 from amount import LONG
@@ -67,18 +67,16 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _ended_within(self, seconds: float | None) -> int | None:
-        with self._lock:
-            if self.returncode is None:
-                readable = poll()
-                readable.register(self._status)
-                if readable.poll(None if seconds is None else seconds * 1000):
+        readable = poll()
+        readable.register(self._status, POLLIN)
+        if self.returncode is None and readable.poll(None if seconds is None else seconds * 1000):
+            with self._lock:  # one thread may wait while another one kills
+                if self.returncode is None:
                     self.returncode = int(os.read(self._status, 100))
-                    os.close(self._status)
-            return self.returncode
+        return self.returncode
 
     def __del__(self) -> None:
-        if self.returncode is None:
-            os.close(self._status)
+        os.close(self._status)
 
 
 class _Forker:
@@ -190,9 +188,6 @@ def _import_all() -> None:
 
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
         import_module(module.name)
-    import httpcore  # noqa: F401  of httpx, which imports it late
-    import trio  # noqa: F401
-
     # What is there by now stays: no collection writes to the pages that all of them share.
     gc.collect()
     gc.freeze()
@@ -206,8 +201,8 @@ def _serve(requests: socket.socket) -> list[str]:
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     waiting = poll()
-    waiting.register(requests, 1)
-    waiting.register(woken, 1)
+    waiting.register(requests, POLLIN)
+    waiting.register(woken, POLLIN)
     running: dict[int, int] = {}
     while True:
         ready = {number for number, _ in waiting.poll()}
