@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import forking
 import harness
 from harness import Gateway, Receiver, running
 from postgres import ELSEWHERE, OwnServer, Server
@@ -22,23 +23,27 @@ settings.register_profile("holdfast", deadline=None, suppress_health_check=[Heal
 settings.load_profile("holdfast")
 
 LONGEST = (
-    "test_fleet.py",
-    "test_database_away.py",
-    "test_restarts.py",
-    "test_commands.py",
-    "test_pages.py",
-    "test_random_world.py",
-    "test_failing_disk.py",
-    "test_demo.py",
-    "test_kill.py",
-    "test_process.py",
+    "crash/test_failing_disk.py",
+    "cli/test_demo.py",
+    "fleet/test_fleet.py",
+    "fleet/test_database_away.py",
+    "gateway/test_handoff.py",
+    "cli/test_handoff.py",
+    "docs/test_pages.py",
+    "page/test_states.py",
+    "sim/test_expiry.py",
+    "sim/test_fairness.py",
+    "delivery/test_fleet_limits.py",
+    "gateway/test_process.py",
+    "gateway/test_hostile_clients.py",
+    "gateway/test_commands.py",
 )
-"""Files that take half a minute each: begun first, none of them is left over when the other workers are done."""
+"""Files that take longest: begun first, none of them is left over when the other workers are done."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+    items.sort(key=lambda item: ranks.get(f"{item.path.parent.name}/{item.path.name}", len(LONGEST)))
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
@@ -47,6 +52,13 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(harness.ALSO, "process__split", "true" if request.param == 2 else "false")
         yield request.param
+
+
+@pytest.fixture
+def executed() -> Iterator[None]:
+    """Gateways are executed, not forked: each has only what it imported itself."""
+    with forking.executing():
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,9 @@ from typing import Any
 
 import httpx
 
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+import forking
+
+HOLDFAST = forking.HOLDFAST
 PATIENCE = 30.0
 """How long a condition is waited for before a test gives up; nothing is ever waited for by time alone."""
 
@@ -134,7 +135,7 @@ def _shown_by(connection: socket.socket) -> str | None:
 class Gateway:
     """A `holdfast run` of its own; `ingest` is empty if it takes no webhooks."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str] | forking.Forked"
     ingest: str
     status: str
     control: Path
@@ -203,12 +204,10 @@ def settings(store: Path, **keys: object) -> dict[str, str]:
 
 def start(store: Path, config: Path | None = None, *flags: str, **keys: object) -> Gateway:
     """Start a gateway and wait for its ready line."""
-    command = [HOLDFAST, "run", *(["--config", str(config)] if config is not None else []), *flags]
+    words = ["run", *(["--config", str(config)] if config is not None else []), *flags]
     log = store.parent / f"{store.name}.log"
     with log.open("a") as stderr:
-        process = subprocess.Popen(
-            command, env=settings(store, **keys), stdout=subprocess.PIPE, stderr=stderr, text=True
-        )
+        process = forking.start(words, settings(store, **keys), subprocess.PIPE, stderr)
     assert process.stdout is not None
     line = process.stdout.readline()
     found = READY.search(line)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import forking
 from cli.scripted import Script, tcp_script, unix_script
 
 EXECUTABLE = str(Path(sys.executable).with_name("holdfast"))
@@ -36,11 +37,5 @@ def ingest() -> Iterator[Script]:
 
 @pytest.fixture
 def holdfast() -> Run:
-    """The real executable."""
-
-    def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(  # type: ignore[call-overload, no-any-return]
-            [EXECUTABLE, *arguments], capture_output=True, text=True, timeout=30, **options
-        )
-
-    return run
+    """A process of its own."""
+    return forking.run

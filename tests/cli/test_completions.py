@@ -6,17 +6,25 @@ from pathlib import Path
 
 import pytest
 
+import forking
 from cli.conftest import EXECUTABLE, Run
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.completions import tree
 
 BASH = """
-source <("$1" completions bash)
+source "$1"
 shift
 COMP_WORDS=(holdfast "$@") COMP_CWORD=$#
 _holdfast
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+
+
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("completions") / "bash"
+    file.write_text(forking.run("completions", "bash").stdout)
+    return file
 
 
 def test_every_command_is_there_with_its_options() -> None:
@@ -58,9 +66,9 @@ def test_bash_loads_it() -> None:
         (["status", "--config", "a"], {"a b.toml"}),
     ],
 )
-def test_what_bash_offers(words: list[str], expected: set[str], tmp_path: Path) -> None:
+def test_what_bash_offers(words: list[str], expected: set[str], bash_script: Path, tmp_path: Path) -> None:
     (tmp_path / "a b.toml").touch()
-    command = ["bash", "-c", BASH, "bash", EXECUTABLE, *words]
+    command = ["bash", "-c", BASH, "bash", bash_script, *words]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=tmp_path)
     assert set(result.stdout.split("\n")[:-1]) == expected
 

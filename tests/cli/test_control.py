@@ -213,7 +213,7 @@ def test_a_socket_that_nobody_listens_on(holdfast: Run, tmp_path: Path) -> None:
 def test_a_socket_that_is_not_permitted(gateway: Script) -> None:
     # Nothing is forbidden to root, and another user may not even reach the interpreter: so import first, then change.
     script = (
-        "import os, sys, httpcore, holdfast.cli.status\n"
+        "import os, sys, holdfast.cli.status\n"
         "from holdfast.cli.main import main\n"
         "os.geteuid() == 0 and os.seteuid(65534)\n"
         "sys.exit(main(sys.argv[1:]))"

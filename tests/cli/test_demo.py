@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from cli.conftest import EXECUTABLE
+from harness import PLAIN
 from holdfast.cli.demo import stamp
 from holdfast.cli.main import main
 from holdfast.clock import sleep_until
@@ -153,7 +154,7 @@ def test_the_same_run_as_events(ended: dict[str, Ended]) -> None:
 def test_the_status_of_the_same_run_can_be_watched(folder: Path) -> None:
     with started(folder) as process:
         page = first_line(process, "Watch along: ").split()[-1]
-        status: dict[str, Any] = httpx.get(f"{page}status", trust_env=False, timeout=PATIENCE).json()
+        status: dict[str, Any] = httpx.get(f"{page}status", **PLAIN).json()
     assert status["ready"]
     assert Path(status["store"]["path"]).parent == folder
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from amount import amount
 from cli.conftest import EXECUTABLE, Run
 from contract.builders import EXHAUSTED, Desk, active, attempt, lane
 from harness import PATIENCE, running, until
@@ -101,7 +102,9 @@ def test_a_gateway_keeps_its_store(holdfast: Run, tmp_path: Path, database: str)
 
 # -- interrupted -------------------------------------------------------------------------------------------------------
 
-MANY = 14 * PAGE
+KILLS = amount(4, 10)
+MANY = (KILLS + 10) * PAGE
+"""The last one that is killed is still far from its end."""
 HOSTS = ("a:443", "b:443", "c:443")
 
 
@@ -137,25 +140,25 @@ def start(url: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_killed_ten_times_each_message_is_there_once(
+def test_killed_again_and_again_each_message_is_there_once(
     holdfast: Run, crowded: list[Message], database: str, measured: Callable[[str], None]
 ) -> None:
     killed = 0
-    for _ in range(10):
+    for _ in range(KILLS):
         there = count_in(database)
         with start(database) as process:
             until(lambda there=there, process=process: count_in(database) > there or process.poll() is not None)
             process.kill()
             killed += process.wait() == -signal.SIGKILL
         assert len(ids_in(database)) == len(set(ids_in(database)))
-    assert killed == 10
+    assert killed == KILLS
     done = holdfast("handoff", "--to", database, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert told["left"] == told["duplicates"] == 0
     assert ids_in(database) == sorted(message.id for message in crowded)
     assert rows(database, "SELECT count(*) FROM messages WHERE standing = 3") == [(len(crowded[:: MANY // 50]),)]
-    measured(f"handoff: of {MANY} messages {told['already_there']} were given twice after the last of ten kills")
+    measured(f"handoff: of {MANY} messages {told['already_there']} were given twice after the last of {KILLS} kills")
 
 
 def test_ctrl_c_ends_it_with_a_word_and_the_next_goes_on(holdfast: Run, crowded: list[Message], database: str) -> None:

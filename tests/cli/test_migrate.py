@@ -73,6 +73,7 @@ def test_it_needs_no_secrets_but_the_url(holdfast: Run, url: str, tmp_path: Path
     assert holdfast("migrate", "--config", str(config)).returncode == 0
 
 
+@pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("command", ["run", "check", "migrate"])
 def test_without_the_extra_there_is_one_clear_line(
     holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str

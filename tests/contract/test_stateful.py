@@ -9,6 +9,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amount import amount
 from contract.builders import (
     EPOCH,
     EVER,
@@ -266,7 +267,7 @@ async def drive_engines(script: list[Any], folder: Path) -> None:
         await drive(Pair(desks), script)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(30, 60), suppress_health_check=list(HealthCheck))
 @given(st.lists(groups, max_size=25))
 def test_both_engines_agree_and_no_message_is_lost(script: list[Any]) -> None:
     with TemporaryDirectory() as folder:

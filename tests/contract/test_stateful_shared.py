@@ -14,6 +14,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amount import amount
 from contract.builders import Desk, dump, engine_maker, frozen, ids
 from contract.consistency import Tables
 from contract.shared import SharedDesk
@@ -150,7 +151,7 @@ async def drive_beside(script: list[Any], url: str, folder: Path) -> None:
         await drive(Beside([embedded, SharedDesk(nursery, url=url, max_size=SIZE, threaded=False)]), script)
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(12, 25), suppress_health_check=list(HealthCheck))
 @given(script=st.lists(groups, max_size=25))
 def test_a_shared_store_agrees_and_no_message_is_lost(script: list[Any], database: str, tmp_path: Path) -> None:
     trio.run(drive_beside, script, database, tmp_path)

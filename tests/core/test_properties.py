@@ -4,6 +4,7 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from amount import amount
 from core.dispatch import BY_RATE, CIRCUIT, FIRST_ATTEMPTS, RETRIES, RETRY, Dispatcher
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import ErrorKind, Kind
@@ -139,4 +140,4 @@ class Gateway(RuleBasedStateMachine):
 
 
 TestGateway = Gateway.TestCase
-TestGateway.settings = settings(max_examples=150, stateful_step_count=60)
+TestGateway.settings = settings(max_examples=amount(60, 150), stateful_step_count=60)

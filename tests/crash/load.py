@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, settings, until
+import forking
+from harness import PATIENCE, Gateway, Received, Receiver, settings, until
 
 Behaviour = Callable[[Received], int]
 
@@ -27,15 +28,7 @@ def agent(life: int) -> dict[str, str]:
 
 def command(store: Path, *words: str, input: str = "", **keys: object) -> "subprocess.CompletedProcess[str]":
     """A command on a store that ends by itself."""
-    return subprocess.run(
-        [HOLDFAST, *words],
-        env=settings(store, **keys),
-        input=input,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forking.run(*words, env=settings(store, **keys), input=input)
 
 
 class Post(NamedTuple):

@@ -5,7 +5,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
+import forking
+from harness import Gateway, Receiver, running, settings, until
 from holdfast.core.errors import StoreUnusable
 from holdfast.core.message import parse_id
 from holdfast.store.ledger import last_time
@@ -48,10 +49,7 @@ def text(id: bytes) -> str:
 
 
 def fsck(store: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    command = [HOLDFAST, "fsck", "--json", *flags]
-    return subprocess.run(
-        command, env=settings(store, **SETTINGS), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return forking.run("fsck", "--json", *flags, env=settings(store, **SETTINGS))
 
 
 def told(gateway: Gateway) -> list[dict[str, object]]:
@@ -129,14 +127,7 @@ def test_what_belongs_to_no_message_alone_stops_none(tmp_path: Path, receiver: R
 
 
 def run_until_it_ends(store: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [HOLDFAST, "run"],
-        env=settings(store, **SETTINGS),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forking.run("run", env=settings(store, **SETTINGS))
 
 
 def test_a_file_that_is_no_store_any_more_is_refused(tmp_path: Path, receiver: Receiver) -> None:

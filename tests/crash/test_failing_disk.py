@@ -15,10 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+import forking
 from crash.judge import Judge
 from crash.power import Platter, subsets
 from crash.recorder import Kind, Record, Recorder
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, start, until
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 from holdfast.store.lmdb import LmdbEngine
 
 SENDERS = 8
@@ -53,12 +54,12 @@ class Load:
             return True
 
     def post_some(self, keys: list[str]) -> bool:
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(**PLAIN) as client:
             return all(self.post(client, key) for key in keys)
 
     def _send(self, sender: int) -> None:
         number = 0
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(**PLAIN) as client:
             while self.post(client, f"k{sender}-{number}"):
                 number += 1
 
@@ -270,8 +271,6 @@ def test_a_disk_that_fails_while_a_start_takes_over(tmp_path: Path, store: Path,
 def start_in_vain(recorder: Recorder, store: Path, fail: str) -> "subprocess.CompletedProcess[str]":
     with recorder.loaded(store, fail=fail):
         environment = settings(store, **KEYS)
-        ended = subprocess.run(
-            [HOLDFAST, "run"], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        ended = forking.run("run", env=environment)
     assert ended.stdout == "", "it said that it was ready"
     return ended

@@ -17,7 +17,7 @@ from amount import amount
 from crash.load import Book, Load, Post, agent, command
 from harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, running, settings
 
-KILLS = {1: amount(15, 50, "HOLDFAST_KILLS"), 2: amount(5, 12, "HOLDFAST_KILLS")}
+KILLS = {1: amount(10, 50, "HOLDFAST_KILLS"), 2: amount(4, 12, "HOLDFAST_KILLS")}
 """By the number of the gateway's processes."""
 SENDERS = 4
 TO_THE_HANGING = 20

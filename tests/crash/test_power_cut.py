@@ -15,13 +15,13 @@ from amount import amount
 from crash.judge import Judge
 from crash.power import SECTOR, Cut, Platter, Subset, subsets
 from crash.recorder import Kind, Place, Record, Recorder
-from harness import PATIENCE, Gateway, Received, Receiver, start
+from harness import PLAIN, Gateway, Received, Receiver, start
 from holdfast.store.lmdb import LmdbEngine
 
 WEBHOOKS = 100
 SENDERS = 16
 SEEDED = 200
-IMAGES = amount(10_000, 30_000, "HOLDFAST_IMAGES")
+IMAGES = amount(4_000, 30_000, "HOLDFAST_IMAGES")
 """About as many are looked at; of a longer log only every other cut, or third, has more than two."""
 SIZES = (0, 10, 500, 500, 1_500, 500, 3_000, 500, 9_000, 500, 70_000)
 KEYS: dict[str, object] = {"retry__base": "20ms", "retry__max_retries": 2, "store__max_size": "64MiB"}
@@ -37,7 +37,7 @@ def put_under_load(gateway: Gateway, receiver: Receiver, count: int) -> Load:
     receiver.answer = _answer_by_path()
 
     def send(first: int) -> Iterator[tuple[str, bool]]:
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(**PLAIN) as client:
             for number in range(first, count, SENDERS):
                 path = ("fine", "fine", "fine", "later", "never")[number % 5]
                 headers = {"idempotency-key": f"k{number}"} if number % 3 == 0 else {}

@@ -17,7 +17,7 @@ from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.shares import WINDOW
 from holdfast.store.tables import Table
 
-RESTARTS = amount(30, 100, "HOLDFAST_RESTARTS")
+RESTARTS = amount(20, 100, "HOLDFAST_RESTARTS")
 DRAINED = (10, RESTARTS)
 SENDERS = 2
 EACH_SENDS = 20

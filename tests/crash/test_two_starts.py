@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from amount import amount
 from crash.load import Book, Load, Post, agent, command
 from harness import HOLDFAST, PATIENCE, READY, Receiver, running, settings
 
-AT_THE_SAME_INSTANT = 10
+AT_THE_SAME_INSTANT = amount(4, 10)
 """Pairs of processes that are started together."""
 NOTHING = '{"format": "holdfast-export", "version": 1}\n{"kind": "end", "lines": 1}\n'
 COMMANDS = (["run"], ["fsck"], ["fsck", "--repair"], ["export", "-"], ["import", "-"], ["compact"])

@@ -1,13 +1,13 @@
 """A fleet's manifests: replicas that leave nothing behind, and parts that fit each other, by role or not."""
 
 import re
-import subprocess
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
 
+import forking
 from deploy.dockerfile import REPOSITORY
 from deploy.manifests import (
     BY_ROLE,
@@ -22,7 +22,6 @@ from deploy.manifests import (
     overlay,
     own_overlay,
 )
-from harness import HOLDFAST, PATIENCE
 from holdfast.cli.commands import COMMANDS
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "fleet.yml"
@@ -86,13 +85,9 @@ def test_the_url_comes_from_the_secret(name: str) -> None:
 
 
 def test_a_replica_without_its_url_does_not_take_webhooks_into_its_pod(replicas: Overlay, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [HOLDFAST, *replicas.holdfast["args"]],
+    done = forking.run(
+        *replicas.holdfast["args"],
         env={"HOME": str(tmp_path), "HOLDFAST_STORE__PATH": str(tmp_path / "store"), "HOLDFAST_STORE__URL": ""},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
     )
     assert (done.returncode, "store.url" in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "store").exists()

@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+import forking
 from deploy.dockerfile import REPOSITORY
-from harness import HOLDFAST, PATIENCE, Receiver, running, until
+from harness import Receiver, running, until
 from postgres import Server
 
 PAGE = REPOSITORY / "docs" / "fleet.md"
@@ -57,7 +57,7 @@ def database(postgres: Server, request: pytest.FixtureRequest) -> Iterator[Datab
 def migrate(database: Database) -> None:
     """As the Job does."""
     url = database.url(database.owner)
-    subprocess.run([HOLDFAST, "migrate"], env={"HOME": "/", "HOLDFAST_STORE__URL": url}, timeout=PATIENCE, check=True)
+    assert forking.run("migrate", env={"HOME": "/", "HOLDFAST_STORE__URL": url}).returncode == 0
 
 
 def test_who_owns_the_tables_makes_them_and_the_replicas_can_work(

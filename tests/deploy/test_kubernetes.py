@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
+import forking
 from deploy.dockerfile import stages
 from deploy.manifests import (
     CONFIGURED,
@@ -27,7 +28,6 @@ from deploy.manifests import (
     size,
 )
 from deploy.tools import run, tool
-from harness import HOLDFAST, PATIENCE
 from holdfast.config import load
 
 FIRST_WITH_SIDECARS, NEWEST = "1.29", "1.37"
@@ -167,14 +167,7 @@ def check(each: Overlay, folder: Path, secrets: dict[str, str]) -> "subprocess.C
     (folder / "holdfast.toml").write_text(text)
     for name, value in secrets.items():
         (folder / name).write_text(value)
-    return subprocess.run(
-        [HOLDFAST, "check", str(folder / "holdfast.toml")],
-        env={"HOME": str(folder), **given},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forking.run("check", str(folder / "holdfast.toml"), env={"HOME": str(folder), **given})
 
 
 def test_holdfast_accepts_the_config(configured: Overlay, tmp_path: Path) -> None:

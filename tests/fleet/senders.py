@@ -41,6 +41,8 @@ class Senders:
     refused: Counter[int] = field(default_factory=Counter)
     slowest: float = 0.0
     """Seconds that an answer took, of those that came."""
+    unanswered: int = 0
+    """Webhooks whose sender gave up."""
     is_over: bool = False
 
     @property
@@ -65,8 +67,11 @@ class Senders:
                 continue
             replica = replicas[turn % len(replicas)]
             turn += 1
-            with suppress(OSError, trio.BrokenResourceError, trio.TooSlowError):
-                await self._talk(replica)
+            with suppress(OSError, trio.BrokenResourceError):
+                try:
+                    await self._talk(replica)
+                except trio.TooSlowError:
+                    self.unanswered += 1
 
     @property
     def _is_done(self) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+import forking
 from cli.scripted import Answer, Received, unix_script
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 ALL = {
@@ -47,7 +48,7 @@ DYING: dict[str, Any] = {"retry__max_retries": 0, "circuit__min_attempts": 0, "c
 """With a receiver that answers 500: every message is dead after its first attempt, and the circuit stays enabled."""
 
 AS_NOBODY = """
-import os, sys
+import json, os, sys
 from importlib import import_module
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
@@ -57,7 +58,7 @@ sys.stderr = open(os.devnull, "w")
 main(["status", "--socket", "/does/not/exist"])  # imports the rest: another user may not reach the interpreter's files
 sys.stderr = sys.__stderr__
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-sys.exit(main(sys.argv[1:]))
+print([main(words) for words in json.loads(sys.argv[1])])
 """
 
 
@@ -67,7 +68,7 @@ def command(gateway: Gateway, *words: str) -> list[str]:
 
 def holdfast(gateway: Gateway, *words: str, status: int = 0) -> str:
     """What a command prints; it has to end with this status, and with one line on stderr unless that is 0."""
-    done = subprocess.run(command(gateway, *words), capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = forking.run(*words, "--socket", str(gateway.control))
     assert done.returncode == status, done.stderr
     assert done.stderr.count("\n") == (1 if status else 0), done.stderr
     return done.stdout if status == 0 else done.stderr
@@ -82,7 +83,7 @@ def key_of(receiver: Receiver) -> str:
 
 
 def send_many(gateway: Gateway, receiver: Receiver, number: int) -> list[str]:
-    with httpx.Client(trust_env=False, timeout=PATIENCE) as client, ThreadPoolExecutor(8) as pool:
+    with httpx.Client(**PLAIN) as client, ThreadPoolExecutor(8) as pool:
 
         def send(index: int) -> str:
             return str(client.post(f"http://{gateway.ingest}/{receiver.url}/{index}", content=b"{}").json()["id"])
@@ -332,39 +333,36 @@ def test_watch_until_control_c(gateway: Gateway, receiver: Receiver, words: tupl
 # -- what can go wrong, with every command ---------------------------------------------------------------------------
 
 
-def fails_with(start: list[str], gateway: Gateway, names: set[str], expected: str) -> None:
+def fails_with(gateway: Gateway, names: set[str], expected: str) -> None:
     """Each of these commands ends with 1, one line on stderr that says this, and nothing on stdout."""
-    running_now = {
-        name: subprocess.Popen(
-            [*start, *ALL[name], "--socket", str(gateway.control)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in names
-    }
-    for name, process in running_now.items():
-        out, error = process.communicate(timeout=PATIENCE)
-        assert (name, process.returncode, out, error.count("\n")) == (name, 1, "", 1), error
-        assert expected in error, name
+    for name in names:
+        done = forking.run(*ALL[name], "--socket", str(gateway.control))
+        assert (name, done.returncode, done.stdout, done.stderr.count("\n")) == (name, 1, "", 1), done.stderr
+        assert expected in done.stderr, name
 
 
 def test_unknown_names(gateway: Gateway) -> None:
-    fails_with([HOLDFAST], gateway, ALL.keys() - NAMELESS, "holdfast: There is no ")
+    fails_with(gateway, ALL.keys() - NAMELESS, "holdfast: There is no ")
 
 
 def test_a_gateway_that_was_stopped(gateway: Gateway) -> None:
     assert gateway.stop() == 0
-    fails_with([HOLDFAST], gateway, set(ALL), "holdfast: no gateway is running: ")
+    fails_with(gateway, set(ALL), "holdfast: no gateway is running: ")
 
 
 def test_a_gateway_that_was_killed(gateway: Gateway) -> None:
     gateway.kill()
-    fails_with([HOLDFAST], gateway, set(ALL), "holdfast: no gateway is running: ")
+    fails_with(gateway, set(ALL), "holdfast: no gateway is running: ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_socket_that_may_not_be_opened(gateway: Gateway) -> None:
-    fails_with(
-        [sys.executable, "-c", AS_NOBODY], gateway, set(ALL), f"holdfast: not permitted to use {gateway.control}"
-    )
+    """One process runs them all: it imports everything before it becomes another user."""
+    commands = json.dumps([[*words, "--socket", str(gateway.control)] for words in ALL.values()])
+    words = [sys.executable, "-c", AS_NOBODY, commands]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (0, str([1] * len(ALL)) + "\n")
+    told = done.stderr.splitlines()
+    assert len(told) == len(ALL)
+    for line in told:
+        assert line.startswith(f"holdfast: not permitted to use {gateway.control}")

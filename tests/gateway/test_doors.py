@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import forking
 from gateway.hostile import Caller, RawReceiver, accepted, raw_client, rest, say, statuses
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
+from harness import PATIENCE, Gateway, Receiver, running, settings, until
 
 Wire = tuple[RawReceiver, list[tuple[bytes, bytes]]]
 TOKEN = "t0ken-of-the-app"
@@ -144,9 +145,7 @@ def test_the_token_opens_and_is_never_forwarded(guarded: Gateway, receiver: Rece
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:8800"])
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path, address: str) -> None:
     environment = settings(tmp_path / "store", listen__ingest=address)
-    done = subprocess.run(
-        [HOLDFAST, "run"], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = forking.run("run", env=environment)
     assert done.returncode == 2
     assert "listen.ingest" in done.stderr and "ingest.token_file" in done.stderr
     assert not (tmp_path / "store").exists()

@@ -5,12 +5,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
+import forking
+from harness import PATIENCE, Gateway, Receiver, running, until
 
 
 def drain_and_wait(gateway: Gateway) -> "subprocess.CompletedProcess[str]":
-    command = [HOLDFAST, "drain", "--wait", "--socket", str(gateway.control)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return forking.run("drain", "--wait", "--socket", str(gateway.control))
 
 
 def test_it_accepts_until_the_linger_is_over_though_nothing_is_due(tmp_path: Path, receiver: Receiver) -> None:

@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
+import forking
+from harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
 from ports import refusing_port
 
 TOKEN = "s3cret"
@@ -75,9 +75,7 @@ def key_of(receiver: Receiver) -> str:
 
 
 def fsck(store: Path) -> None:
-    done = subprocess.run(
-        [HOLDFAST, "fsck"], env=settings(store), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = forking.run("fsck", env=settings(store))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -6,16 +6,17 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 import trio
 
-import harness
+import forking
+from amount import amount
 from gateway.hostile import Memory, accepted, raw_client, refusals, rest, say, statuses
-from harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 from holdfast.http.problem import problem_for_status
 
 MOST_MEMORY = 24 * 1024
@@ -24,7 +25,7 @@ MOST_MEMORY = 24 * 1024
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("hostile") / "store") as gateway:
+    with forking.executing(), running(tmp_path_factory.mktemp("hostile") / "store") as gateway:
         yield gateway
 
 
@@ -199,7 +200,7 @@ def test_floods_are_refused_before_they_are_buffered(gateway: Gateway, measured:
 
 # -- random bytes -----------------------------------------------------------------------------------------------------
 
-RANDOM_STRINGS = {1: 10_000, 2: 1_000}
+RANDOM_STRINGS = {1: amount(3_000, 10_000), 2: 1_000}
 """The readers of bytes are the same in two processes."""
 AT_ONCE = 32
 MORSELS = [
@@ -297,7 +298,7 @@ async def slow_client(address: str, begun: list[bytes], said: list[int], start: 
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.usefixtures("many_descriptors")
+@pytest.mark.usefixtures("many_descriptors", "executed")
 async def test_a_thousand_slow_clients_hold_nobody_up(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
 ) -> None:
@@ -422,31 +423,27 @@ def test_too_many_connections_are_told_so_and_operators_still_get_in(tmp_path: P
 # -- descriptors ------------------------------------------------------------------------------------------------------
 
 
-def with_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: str) -> None:
+def with_limit(tmp_path: Path, limits: str) -> AbstractContextManager[None]:
     """Gateways started from here on have these limits on descriptors."""
     script = tmp_path / "limited"
-    script.write_text(f'#!/bin/sh\n{limits}\nexec "{harness.HOLDFAST}" "$@"\n')
+    script.write_text(f'#!/bin/sh\n{limits}\nexec "{HOLDFAST}" "$@"\n')
     script.chmod(0o700)
-    monkeypatch.setattr(harness, "HOLDFAST", str(script))
+    return forking.executing(str(script))
 
 
 def descriptors(gateway: Gateway) -> tuple[int, int]:
     return resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
 
 
-def test_a_low_soft_limit_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_limit(tmp_path, monkeypatch, "ulimit -Sn 256; ulimit -Hn 8192")
-    with running(tmp_path / "store") as gateway:
+def test_a_low_soft_limit_is_raised(tmp_path: Path) -> None:
+    with with_limit(tmp_path, "ulimit -Sn 256; ulimit -Hn 8192"), running(tmp_path / "store") as gateway:
         assert descriptors(gateway) == (8192, 8192)
         assert "few_descriptors" not in [event["event"] for event in gateway.events()]
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_with_few_descriptors_clients_get_fewer_and_operators_keep_theirs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
-) -> None:
-    with_limit(tmp_path, monkeypatch, "ulimit -n 1024")
-    with running(tmp_path / "store") as gateway, ExitStack() as stack:
+def test_with_few_descriptors_clients_get_fewer_and_operators_keep_theirs(tmp_path: Path, receiver: Receiver) -> None:
+    with with_limit(tmp_path, "ulimit -n 1024"), running(tmp_path / "store") as gateway, ExitStack() as stack:
         (warning,) = [event for event in gateway.events() if event["event"] == "few_descriptors"]
         room = warning["max_connections"]
         assert 16 < room < 1024

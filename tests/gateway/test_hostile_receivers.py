@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import forking
 from gateway.hostile import Caller, Memory, Script, raw_receiver
 from harness import PATIENCE, Gateway, Receiver, running, until
 
@@ -25,7 +26,7 @@ BOMB = gzip.compress(bytes(64 << 20), 1)
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One attempt a message: its retry is due long after the test."""
     store = tmp_path_factory.mktemp("hostile") / "store"
-    with running(store, delivery__timeout="2s", retry__base="1h") as gateway:
+    with forking.executing(), running(store, delivery__timeout="2s", retry__base="1h") as gateway:
         yield gateway
 
 

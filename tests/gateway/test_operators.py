@@ -8,7 +8,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
+import forking
+from harness import PLAIN, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
     "version", "pid", "started_at", "ready", "degraded", "draining", "store", "queues", "in_flight",
@@ -27,14 +28,7 @@ UNKNOWN = "msg_" + "0" * 32
 
 
 def holdfast(gateway: Gateway, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [HOLDFAST, *words, "--socket", str(gateway.control)],
-        env=settings(gateway.control.parent),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forking.run(*words, "--socket", str(gateway.control), env=settings(gateway.control.parent))
 
 
 def deliver_one(gateway: Gateway, receiver: Receiver, path: str = "/secret/path") -> str:
@@ -141,13 +135,13 @@ def test_what_is_not_there_is_a_problem(gateway: Gateway, path: str, status: int
 
 
 def test_the_status_listener_only_reads(gateway: Gateway) -> None:
-    answer = httpx.post(f"http://{gateway.status}/circuits/x/unfreeze", trust_env=False)
+    answer = httpx.post(f"http://{gateway.status}/circuits/x/unfreeze", **PLAIN)
     assert answer.status_code == 404
-    assert httpx.delete(f"http://{gateway.status}/status", trust_env=False).status_code == 405
+    assert httpx.delete(f"http://{gateway.status}/status", **PLAIN).status_code == 405
 
 
 def test_the_status_listener_does_not_answer_to_a_name_that_was_pointed_here(gateway: Gateway) -> None:
-    rebound = httpx.get(f"http://{gateway.status}/status", headers={"host": "evil.example"}, trust_env=False)
+    rebound = httpx.get(f"http://{gateway.status}/status", headers={"host": "evil.example"}, **PLAIN)
     assert rebound.status_code == 403
 
 
@@ -231,15 +225,11 @@ def test_a_host_without_port_matches_its_only_circuit_else_candidates(gateway: G
 
 
 def test_send_and_health_through_the_real_gateway(gateway: Gateway, receiver: Receiver) -> None:
-    sent = subprocess.run(
-        [HOLDFAST, "send", f"{receiver.url}/sent", "-d", '{"a": 1}', "--to", gateway.ingest],
-        capture_output=True, text=True, timeout=PATIENCE, check=True,
-    )  # fmt: skip
+    sent = forking.run("send", f"{receiver.url}/sent", "-d", '{"a": 1}', "--to", gateway.ingest)
     received = receiver.wait_for_one()
     assert received.id in sent.stdout
     assert received.headers["content-type"] == "application/json"
-    healthy = subprocess.run([HOLDFAST, "health", "--status", gateway.status], timeout=PATIENCE, check=False)
-    assert healthy.returncode == 0
+    assert forking.run("health", "--status", gateway.status).returncode == 0
 
 
 @pytest.mark.usefixtures("processes")

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
+import forking
+from harness import PATIENCE, Gateway, Receiver, running, settings, until
 
 
 def run(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
     """A gateway that is expected to give up by itself."""
-    return subprocess.run(
-        [HOLDFAST, "run"], env=settings(store, **keys), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return forking.run("run", env=settings(store, **keys))
 
 
 def test_the_ready_line_has_addresses_and_the_absolute_store_path(gateway: Gateway, tmp_path: Path) -> None:
@@ -143,6 +142,7 @@ def memory(pid: int) -> dict[str, int]:
     return {name: int(size) for name, size in re.findall(r"(VmRSS|RssAnon|RssFile):\s+(\d+) kB", text)}
 
 
+@pytest.mark.usefixtures("executed")
 def test_idle_it_takes_little_memory_and_no_cpu(gateway: Gateway, measured: Callable[[str], None]) -> None:
     gateway.get("/healthz")
     pid = gateway.process.pid

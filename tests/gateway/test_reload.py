@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+import forking
 from gateway.hostile import Caller, raw_receiver
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, until
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 from holdfast.config import build
 from holdfast.reloading import NEEDS_RESTART, changed, merge
 
@@ -28,7 +29,7 @@ def configured(tmp_path: Path, text: str = "") -> Iterator[tuple[Gateway, Path]]
 
 @pytest.mark.usefixtures("processes")
 def test_a_new_route_works_after_a_reload_and_the_connection_stays(tmp_path: Path, receiver: Receiver) -> None:
-    with configured(tmp_path) as (gateway, file), httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+    with configured(tmp_path) as (gateway, file), httpx.Client(**PLAIN) as client:
         url = f"http://{gateway.ingest}/to/billing/x"
         assert client.post(url, content=b"1").status_code == 404
         file.write_text(ROUTE.format(url=receiver.url))
@@ -56,7 +57,7 @@ def test_a_bad_file_keeps_the_old_config_and_says_why(tmp_path: Path, receiver: 
         assert len(answer.json()["faults"]) == 2
         gateway.process.send_signal(signal.SIGHUP)
         until(lambda: sum(event["event"] == "reload_refused" for event in gateway.events()) == 2)
-        assert httpx.post(f"http://{gateway.ingest}/to/billing", trust_env=False).status_code == 202
+        assert httpx.post(f"http://{gateway.ingest}/to/billing", **PLAIN).status_code == 202
         receiver.wait_for_one()
 
 
@@ -111,8 +112,7 @@ def test_the_command_says_what_changed_what_waits_and_what_is_wrong(tmp_path: Pa
     with configured(tmp_path) as (gateway, file):
 
         def reload() -> "subprocess.CompletedProcess[str]":
-            command = [HOLDFAST, "reload", "--socket", str(gateway.control)]
-            return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            return forking.run("reload", "--socket", str(gateway.control))
 
         assert reload().stdout == "reloaded: nothing has changed\n"
         file.write_text("[retry]\njitter = 0.5\n[delivery]\nmax_answer = '1KiB'\n")

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-import harness
+import forking
 from gateway.hostile import Caller, raw_receiver, say
-from harness import PATIENCE, PLAIN, Gateway, running, settings, until
+from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, running, settings, until
 
 TOKEN = "secret-of-the-token-file"
 IN_THE_TARGET = {
@@ -38,19 +38,19 @@ def mode(path: Path) -> int:
 
 
 def holdfast(*arguments: str, store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
-    command = [harness.HOLDFAST, *arguments]
-    environment = settings(store, **keys)
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = forking.run(*arguments, env=settings(store, **keys))
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(params=["000", "077", "022"])
-def umask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Of every process that the test starts from here on."""
     script = tmp_path / "with-umask"
-    script.write_text(f'#!/bin/sh\numask {request.param}\nexec "{harness.HOLDFAST}" "$@"\n')
+    script.write_text(f'#!/bin/sh\numask {request.param}\nexec "{HOLDFAST}" "$@"\n')
     script.chmod(0o700)
-    monkeypatch.setattr(harness, "HOLDFAST", str(script))
-    return str(request.param)
+    with forking.executing(str(script)):
+        yield str(request.param)
 
 
 @pytest.mark.usefixtures("umask")

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import psycopg
 
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
+import forking
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
 from holdfast.store.postgres.schema import SCHEMA
 from postgres import PASSWORD, OwnServer
 
@@ -25,14 +26,7 @@ def place(url: str) -> str:
 
 def run(folder: Path, *flags: str, **keys: object) -> "subprocess.CompletedProcess[str]":
     """A gateway that is expected to give up by itself."""
-    return subprocess.run(
-        [HOLDFAST, "run", *flags],
-        env=settings(folder, **keys),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forking.run("run", *flags, env=settings(folder, **keys))
 
 
 def events(gateway: Gateway, name: str) -> list[dict[str, object]]:
@@ -109,7 +103,7 @@ def test_the_password_shows_nowhere(own_postgres: OwnServer, tmp_path: Path) -> 
             asked = [gateway.call("GET", f"/v1/{path}").text for path in ("status", "circuits", "messages")]
             words = (["status"], ["circuits"], ["reload"], ["check"], ["tail", "--help"])
             environ = settings(folder, store__url=url)
-            told = [subprocess.run([HOLDFAST, *each], env=environ, capture_output=True, text=True) for each in words]
+            told = [forking.run(*each, env=environ) for each in words]
             return "".join([*read, *asked, *(each.stdout + each.stderr for each in told)])
 
         while_there = shown()
@@ -141,7 +135,7 @@ def test_a_database_that_lets_nobody_in_exits_3(own_postgres: OwnServer, tmp_pat
 
 
 def test_tables_of_a_newer_version_exit_3(database: str, tmp_path: Path) -> None:
-    subprocess.run([HOLDFAST, "migrate"], env=settings(tmp_path, store__url=database), check=True)
+    assert forking.run("migrate", env=settings(tmp_path, store__url=database)).returncode == 0
     with psycopg.connect(database) as connection:
         connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99, 99)".encode())
     assert "version 99" in refused(tmp_path / "store", database)

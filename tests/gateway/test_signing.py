@@ -1,6 +1,5 @@
 """Signed routes of the real gateway, verified as a receiver would."""
 
-import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,8 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, running, settings, until
+import forking
+from harness import PLAIN, Gateway, Received, Receiver, running, settings, until
 
 OLD = "whsec_" + b64encode(b"old " * 8).decode()
 NEW = "whsec_" + b64encode(b"new " * 8).decode()
@@ -29,9 +29,7 @@ def signing(tmp_path: Path, receiver: Receiver, **keys: object) -> Iterator[tupl
 
 def send(gateway: Gateway, **headers: str) -> str:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = httpx.post(
-        f"http://{gateway.ingest}/to/billing", content=BODY, headers=named, trust_env=False, timeout=PATIENCE
-    )
+    answer = httpx.post(f"http://{gateway.ingest}/to/billing", content=BODY, headers=named, **PLAIN)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
@@ -122,14 +120,7 @@ def test_a_missing_secret_at_start_is_a_fault_of_the_config(tmp_path: Path, comm
         '[routes.a]\nurl = "https://a.example"\nsign = { secret_file = "nothing" }\n'
         '[routes.b]\nurl = "https://b.example"\nsign = { secret_env = "NOT_SET_ANYWHERE" }\n'
     )
-    done = subprocess.run(
-        [HOLDFAST, command, "--config", str(config)],
-        env=settings(tmp_path / "store"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = forking.run(command, "--config", str(config), env=settings(tmp_path / "store"), cwd=tmp_path)
     assert done.returncode == 2
     assert f"routes.a.sign: {tmp_path}/nothing can't be read: No such file or directory" in done.stderr
     assert "routes.b.sign: the environment variable NOT_SET_ANYWHERE is not set" in done.stderr
@@ -160,8 +151,7 @@ def test_secrets_are_nowhere_to_be_found(tmp_path: Path, receiver: Receiver) -> 
         seen += [gateway.call("GET", path).text for path in ("/v1/status", "/v1/messages", f"/v1/messages/{id}")]
         gateway.stop()
         export = tmp_path / "export.jsonl"
-        command = [HOLDFAST, "export", str(export)]
-        subprocess.run(command, env=settings(tmp_path / "store"), check=True, capture_output=True, timeout=PATIENCE)
+        assert forking.run("export", str(export), env=settings(tmp_path / "store")).returncode == 0
         assert id in export.read_text()
         seen += [gateway.log.read_text(), export.read_text()]
     files = [path.read_bytes() for path in (tmp_path / "store").iterdir() if path.is_file()]

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+import forking
 import harness
 from crash.load import Book, Load, Post, agent
 from gateway.hostile import raw_client, rest, statuses
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 
 SENDERS = 6
 WATCHED_SECONDS = 2.0
@@ -83,6 +83,7 @@ def test_what_ingest_counts_is_in_the_one_status_and_the_one_metrics(gateway: Ga
     assert 'holdfast_connections_open{listener="ingest"} 1.0' in metrics
 
 
+@pytest.mark.usefixtures("executed")
 def test_an_idle_gateway_sleeps_in_both(gateway: Gateway, receiver: Receiver, measured: Callable[[str], None]) -> None:
     gateway.post(f"{receiver.url}/hook")
     receiver.wait_for_one()
@@ -259,9 +260,7 @@ def test_ingest_that_dies_before_it_serves(tmp_path: Path) -> None:
         "import os, signal, sys\nif 'holdfast.split.child' in sys.orig_argv: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = settings(tmp_path / "store") | {"PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(
-        [HOLDFAST, "run"], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    ended = forking.run("run", env=environment)
     assert (ended.returncode, ended.stdout) == (5, "")
     assert '"ingest_process_died"' in ended.stderr
     assert "Traceback" not in ended.stderr

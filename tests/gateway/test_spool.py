@@ -2,14 +2,14 @@
 it is back.
 """
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import HOLDFAST, PATIENCE, Gateway, Receiver, running, settings, until
+import forking
+from harness import PATIENCE, Gateway, Receiver, running, settings, until
 from postgres import OwnServer
 
 
@@ -90,14 +90,7 @@ def test_a_replica_that_ends_says_what_it_leaves_and_handoff_takes_it(
         assert gateway.stop() == 0
         assert gateway.events()[-1]["spooled"] == 5
     own_postgres.start()
-    done = subprocess.run(
-        [HOLDFAST, "handoff"],
-        env=settings(tmp_path / "store", **keys(database)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = forking.run("handoff", env=settings(tmp_path / "store", **keys(database)))
     assert (done.returncode, done.stderr) == (0, "")
     with running(tmp_path / "another", store__url=database) as gateway:
         receiver.wait_for(lambda requests: len(requests) == 5)

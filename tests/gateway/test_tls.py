@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trustme
 
-from harness import Receiver, running, until
+from harness import PLAIN, Receiver, running, until
 
 
 class Serve(Protocol):
@@ -99,13 +99,13 @@ def test_a_route_shows_its_certificate_and_nobody_else_does(
     )
     with running(tmp_path / "store", config=config, delivery__ca_file=ca_file) as gateway:
         url = f"http://{gateway.ingest}/to/bank/in"
-        assert httpx.post(url, trust_env=False).status_code == 202
+        assert httpx.post(url, **PLAIN).status_code == 202
         assert receiver.wait_for_one().client == "one.example"
         id = gateway.post(f"{receiver.url}/in").json()["id"]
         attempt = until(lambda: gateway.message(id)["attempts"])[0]
         assert attempt["error"] in ("tls", "reset")
         _issue(authority, "two.example", *files)
-        httpx.post(url, trust_env=False)
+        httpx.post(url, **PLAIN)
         assert receiver.wait_for(lambda requests: len(requests) == 2)[1].client == "two.example"
 
 

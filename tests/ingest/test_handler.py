@@ -4,6 +4,7 @@ import httpx
 import pytest
 import trio
 
+from harness import PLAIN
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import id_text
 from holdfast.http.message import Request
@@ -46,9 +47,9 @@ async def test_all_ways_arrive_at_the_same_message(url, headers, route):
 async def test_httpx_by_prefix_and_as_proxy():
     async with gateway({"ingest": PROXY}) as running:
         here = f"http://127.0.0.1:{running.port}"
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(**PLAIN) as client:
             prefixed = await client.post(f"{here}/{TARGET}", json={"a": 1})
-        async with httpx.AsyncClient(trust_env=False, proxy=here) as client:
+        async with httpx.AsyncClient(**PLAIN, proxy=here) as client:
             proxied = await client.post("http://api.example.com/hooks/7?x=1", json={"a": 1})
     assert prefixed.json()["target"] == proxied.json()["target"] == TARGET
     one, other = running.messages

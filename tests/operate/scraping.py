@@ -8,7 +8,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from harness import HOLDFAST, PATIENCE, Gateway, settings
+import forking
+from harness import PLAIN, Gateway, settings
 
 
 class Scrape:
@@ -31,7 +32,7 @@ class Scrape:
 
 
 def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
-    answer = httpx.get(f"http://{address or gateway.status}/metrics", trust_env=False, timeout=PATIENCE)
+    answer = httpx.get(f"http://{address or gateway.status}/metrics", **PLAIN)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return Scrape(answer.text)
@@ -39,6 +40,4 @@ def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
 
 def run_in_vain(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
     """A gateway that is expected to give up by itself."""
-    return subprocess.run(
-        [HOLDFAST, "run"], env=settings(store, **keys), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return forking.run("run", env=settings(store, **keys))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
-from harness import PATIENCE, Gateway, Receiver, running, until
+from harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 from operate.scraping import scrape
 
 COUNTERS = {
@@ -127,7 +128,7 @@ def test_buckets_are_cumulative(gateway: Gateway, receiver: Receiver) -> None:
 def test_refusals_are_counted_by_reason(gateway: Gateway) -> None:
     gateway.post("")
     gateway.post("https://127.1/x")
-    httpx.get(f"http://{gateway.ingest}/https://a.example/", trust_env=False)
+    httpx.get(f"http://{gateway.ingest}/https://a.example/", **PLAIN)
     host, _, port = gateway.ingest.rpartition(":")
     with socket.create_connection((host, int(port)), PATIENCE) as client:
         client.sendall(b"nonsense\r\n\r\n")
@@ -218,6 +219,7 @@ def test_connections_are_counted_by_listener(gateway: Gateway) -> None:
     assert set(scrape(gateway).labels("holdfast_connections_open", "listener")) == {"ingest", "status", "control"}
 
 
+@pytest.mark.usefixtures("executed")
 def test_the_client_library_is_loaded_by_the_first_scrape_and_stays_small(
     gateway: Gateway, measured: Callable[[str], None]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness import PATIENCE, Gateway, Receiver, running
+from harness import PLAIN, Gateway, Receiver, running
 from operate.scraping import run_in_vain, scrape
 
 
@@ -27,7 +27,7 @@ def test_it_serves_health_and_metrics_under_any_name(probed: tuple[Gateway, str]
     gateway, address = probed
     for path in ("/healthz", "/readyz", "/metrics"):
         for host in ("10.2.3.4:8802", "pod.example", "evil.example"):
-            answer = httpx.get(f"http://{address}{path}", headers={"host": host}, trust_env=False)
+            answer = httpx.get(f"http://{address}{path}", headers={"host": host}, **PLAIN)
             assert answer.status_code == 200
     assert scrape(gateway, address).labels("holdfast_connections_open", "listener").count("probe") == 1
 
@@ -35,19 +35,19 @@ def test_it_serves_health_and_metrics_under_any_name(probed: tuple[Gateway, str]
 @pytest.mark.parametrize("path", ["/", "/status", "/circuits", "/messages/msg_" + "0" * 32, "/page.json", "/v1/status"])
 def test_it_serves_nothing_else(probed: tuple[Gateway, str], path: str) -> None:
     _, address = probed
-    assert httpx.get(f"http://{address}{path}", trust_env=False).status_code == 404
+    assert httpx.get(f"http://{address}{path}", **PLAIN).status_code == 404
 
 
 def test_it_only_reads(probed: tuple[Gateway, str]) -> None:
     _, address = probed
-    assert httpx.post(f"http://{address}/metrics", trust_env=False).status_code == 405
+    assert httpx.post(f"http://{address}/metrics", **PLAIN).status_code == 405
 
 
 def test_readiness_follows_the_drain(probed: tuple[Gateway, str]) -> None:
     gateway, address = probed
     gateway.call("POST", "/v1/drain", {})
-    assert httpx.get(f"http://{address}/readyz", trust_env=False).status_code == 503
-    assert httpx.get(f"http://{address}/healthz", trust_env=False).status_code == 200
+    assert httpx.get(f"http://{address}/readyz", **PLAIN).status_code == 503
+    assert httpx.get(f"http://{address}/healthz", **PLAIN).status_code == 200
 
 
 def test_it_is_never_a_target(probed: tuple[Gateway, str], receiver: Receiver) -> None:
@@ -63,4 +63,4 @@ def test_an_address_in_use_is_told(probed: tuple[Gateway, str], tmp_path: Path) 
     done = run_in_vain(tmp_path / "other", listen__probe=address)
     assert done.returncode == 1
     assert f"can't listen on {address}: it is in use" in done.stderr
-    assert httpx.get(f"http://{address}/healthz", trust_env=False, timeout=PATIENCE).status_code == 200
+    assert httpx.get(f"http://{address}/healthz", **PLAIN).status_code == 200

@@ -212,6 +212,7 @@ async def test_after_a_start_nothing_expires_before_probe_every_if_that_is_short
         assert await it.states(ids) == {State.DEAD: 3}
 
 
+@long_on_postgres
 async def test_what_would_expire_during_a_start_s_grace_keeps_its_probes(autojump_clock: object) -> None:
     """The gateway was away for a moment in which a message's time was over: the next probe keeps its moment."""
     it = failing_world(TRIPS_AT_3)

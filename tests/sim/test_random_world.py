@@ -15,7 +15,7 @@ from amount import amount
 from sim.explore import report, run_world
 
 TESTS = Path(__file__).parent.parent
-SEEDS = range(amount(100, 250))
+SEEDS = range(amount(60, 250))
 A_TEST = 5
 """Worlds in one test: a few hundred tests more would only cost time."""
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 
+from amount import amount
 from contract.builders import NOW, RULES, attempt, dump, idempotency, lane
 from contract.consistency import check as assert_consistent
 from contract.consistency import check_shares as assert_shares
@@ -409,7 +410,9 @@ def test_a_message_that_comes_back_can_be_sent(store: Populated) -> None:
     populate(store.folder, look)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=amount(50, 150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_whatever_happened_a_repair_ends_in_a_clean_store(
     original: Populated, tmp_path_factory: TempPathFactory, data: st.DataObject

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
+from amount import amount
 from contract.builders import HOUR, NOW, RULES, dump, idempotency
 from contract.consistency import check as assert_consistent
 from contract.consistency import check_shares as assert_shares
@@ -343,7 +344,9 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=amount(60, 200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_whatever_a_line_says_the_store_stays_consistent(
     exported: list[bytes], tmp_path_factory: TempPathFactory, data: st.DataObject

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
+from amount import amount
 from contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
 from holdfast.core.errors import StoreAway, StoreFull, StoreUnusable
 from holdfast.core.message import Message, id_text
@@ -298,7 +299,7 @@ def one_database(postgres: Any) -> Iterator[str]:
     postgres.drop(url)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=amount(40, 100), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_a_line_says_the_database_stays_consistent(
     exported: list[bytes], one_database: str, data: st.DataObject

@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 class Gateway:
     def __init__(self, socket: Path) -> None:
-        self._peer = Peer(str(socket), "http://localhost", str(socket))
+        self._peer = Peer(str(socket), is_socket=True)
 
     def __enter__(self) -> "Gateway":
         return self

@@ -1,29 +1,49 @@
-"""One HTTP exchange with a gateway, or a Failure that says in one line why there was none."""
+"""One HTTP exchange with a gateway, or a Failure that says in one line why there was none.
 
+It uses the standard library's client: a general one takes longer to import than most commands take to run.
+"""
+
+import http.client
+import json
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
-import httpx
-
+from holdfast.cli.addresses import dialled
 from holdfast.cli.failure import Failure
 
 CONNECT_PATIENCE = 5.0
 ANSWER_PATIENCE = 30.0
 ANOTHER = "of a gateway with another config: --config FILE, or HOLDFAST_CONFIG"
 
+_PIECE = 64 << 10
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Peer:
-    """A gateway by one way in. `where` is how people are told of it: a socket's path or an address."""
+@dataclass(frozen=True)
+class Response:
+    """A 2xx answer."""
 
-    def __init__(self, where: str, base: str, socket: str | None = None) -> None:
+    headers: http.client.HTTPMessage
+    content: bytes
+
+    def json(self) -> Any:
+        """ValueError if it is none."""
+        return json.loads(self.content)
+
+
+class Peer:
+    """A gateway by one way in: an address, or the path of a Unix socket. Each exchange has its own connection."""
+
+    def __init__(self, where: str, *, is_socket: bool = False) -> None:
         self._where = where
-        self._base = base
-        # Plain HTTP on this machine: no authorities to load, and no proxy variable of the environment to follow.
-        transport = httpx.HTTPTransport(verify=False, trust_env=False, uds=socket)
-        self._client = httpx.Client(transport=transport, trust_env=False)
+        self._is_socket = is_socket
+        self._connection: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> "Peer":
         return self
@@ -31,7 +51,7 @@ class Peer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._hang_up()
 
     def exchange(
         self,
@@ -40,63 +60,102 @@ class Peer:
         headers: Headers = (),
         content: bytes = b"",
         patience: float | None = ANSWER_PATIENCE,
-    ) -> httpx.Response:
+    ) -> Response:
         """A 2xx answer. The request has these headers and no others: a webhook's go on to its receiver."""
+        answer = self._ask(method, path, headers, content, patience)
         with self._trouble_told(patience):
-            response = self._client.send(self._request(method, path, headers, content, patience))
-        if not response.is_success:
-            raise self._refusal(response)
-        return response
+            return Response(answer.headers, answer.read())
 
     def lines(self, path: str) -> Iterator[bytes]:
         """The lines of a 2xx answer as they come, however long the next one takes."""
-        request = self._request("GET", path, (), b"", None)
-        with self._trouble_told(None):
-            response = self._client.send(request, stream=True)
-        try:
-            if not response.is_success:
-                with self._trouble_told(None):
-                    response.read()
-                raise self._refusal(response)
-            yield from self._split(response)
-        finally:
-            response.close()
-
-    def _split(self, response: httpx.Response) -> Iterator[bytes]:
+        answer = self._ask("GET", path, (), b"", None)
         rest: list[bytes] = []
         try:
-            for piece in response.iter_bytes():
+            while piece := answer.read1(_PIECE):
                 first, *more = piece.split(b"\n")
                 rest.append(first)
                 for each in more:
                     yield b"".join(rest)
                     rest = [each]
-        except httpx.TransportError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise Failure(
                 f"the gateway on {self._where} broke off: it stopped, or nobody read here for too long"
             ) from error
+        finally:
+            self._hang_up()
 
-    def _request(
+    def stranger(self) -> Failure:
+        return Failure(f"what listens on {self._where} does not answer like a holdfast gateway")
+
+    def _ask(
         self, method: str, path: str, headers: Headers, content: bytes, patience: float | None
-    ) -> httpx.Request:
-        timeout = httpx.Timeout(patience, connect=CONNECT_PATIENCE)
-        return httpx.Request(
-            method, self._base + path, headers=list(headers), content=content, extensions={"timeout": timeout.as_dict()}
-        )
+    ) -> http.client.HTTPResponse:
+        """The head of a 2xx answer."""
+        connection = self._connect()
+        with self._trouble_told(patience):
+            connection.sock.settimeout(patience)
+            # Who refuses a body may do so without reading it to its end: the answer says why.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._send(connection, method, path, headers, content)
+            answer = connection.getresponse()
+            if not 200 <= answer.status < 300:
+                raise self._refusal(answer.read())
+        return answer
+
+    def _connect(self) -> http.client.HTTPConnection:
+        self._hang_up()
+        self._connection = http.client.HTTPConnection("localhost")
+        try:
+            self._connection.sock = self._dial()
+        except TimeoutError:
+            raise Failure(
+                f"no gateway is running: no answer from {self._where} within {CONNECT_PATIENCE:.0f} s"
+            ) from None
+        except OSError as error:
+            raise Failure(self._unreachable(error)) from error
+        return self._connection
+
+    def _dial(self) -> socket.socket:
+        if not self._is_socket:
+            return socket.create_connection(dialled(self._where), CONNECT_PATIENCE)
+        dialling = socket.socket(socket.AF_UNIX)
+        try:
+            dialling.settimeout(CONNECT_PATIENCE)
+            dialling.connect(self._where)
+        except OSError:
+            dialling.close()
+            raise
+        return dialling
+
+    def _send(
+        self, connection: http.client.HTTPConnection, method: str, path: str, headers: Headers, content: bytes
+    ) -> None:
+        given = {name.lower() for name, _ in headers}
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        if b"host" not in given:
+            connection.putheader("Host", "localhost" if self._is_socket else self._where)
+        if b"content-length" not in given and (content or method in _WITH_BODY):
+            connection.putheader("Content-Length", str(len(content)))
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders(content)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     @contextmanager
     def _trouble_told(self, patience: float | None) -> Iterator[None]:
         try:
             yield
-        except httpx.TransportError as error:
-            raise Failure(self._trouble(error, patience)) from error
+        except TimeoutError:
+            raise Failure(f"the gateway on {self._where} did not answer within {patience or 0:.0f} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Failure(f"the gateway on {self._where} broke off: {error}") from error
 
-    def stranger(self) -> Failure:
-        return Failure(f"what listens on {self._where} does not answer like a holdfast gateway")
-
-    def _refusal(self, response: httpx.Response) -> Failure:
+    def _refusal(self, content: bytes) -> Failure:
         try:
-            problem = response.json()
+            problem = json.loads(content)
         except ValueError:
             problem = None
         if not isinstance(problem, dict) or not isinstance(problem.get("detail"), str):
@@ -106,26 +165,11 @@ class Peer:
         is_told = all(candidate in detail for candidate in candidates)
         return Failure(detail) if is_told else Failure(detail, *(f"  {candidate}" for candidate in candidates))
 
-    def _trouble(self, error: httpx.TransportError, patience: float | None) -> str:
-        cause = next((each for each in _causes(error) if isinstance(each, OSError)), None)
-        if isinstance(error, httpx.ConnectTimeout):
-            return f"no gateway is running: no answer from {self._where} within {CONNECT_PATIENCE:.0f} s"
-        if isinstance(error, httpx.TimeoutException) and patience is not None:
-            return f"the gateway on {self._where} did not answer within {patience:.0f} s"
-        if isinstance(cause, FileNotFoundError):
+    def _unreachable(self, error: OSError) -> str:
+        if isinstance(error, FileNotFoundError):
             return f"no gateway is running: there is no socket {self._where} ({ANOTHER})"
-        if isinstance(cause, ConnectionRefusedError):
+        if isinstance(error, ConnectionRefusedError):
             return f"no gateway is running: nobody listens on {self._where}"
-        if isinstance(cause, PermissionError):
+        if isinstance(error, PermissionError):
             return f"not permitted to use {self._where}: run this as the user that the gateway runs as, or as root"
-        if isinstance(error, httpx.ConnectError):
-            return f"can't reach a gateway on {self._where}: {error}"
-        return f"the gateway on {self._where} broke off: {error}"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what is behind it: httpx keeps the system's own error at the far end."""
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
+        return f"can't reach a gateway on {self._where}: {error}"

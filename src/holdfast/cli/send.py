@@ -24,7 +24,7 @@ def send(arguments: list[str]) -> int:
     address, token_file = _way_in(options)
     body = _body(options)
     headers = headers_of(options, body, _token(token_file) if token_file else None)
-    with Peer(address, f"http://{address}") as peer:
+    with Peer(address) as peer:
         response = peer.exchange(options.method, "/", headers, body or b"")
         id = response.headers.get("holdfast-message-id")
         if id is None:

@@ -332,8 +332,8 @@ class Switch(Operation):
 class Ask(NamedTuple):
     """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`.
 
-    What stands in the queue before `read_to` was read already: it need not be looked at again. Of either kind of entries
-    at least one is read, and no more after `most_bytes` of bodies.
+    What stands in the queue before `read_to` was read already: it need not be looked at again. Of either kind of
+    entries at least one is read, and no more after `most_bytes` of bodies.
     """
 
     lane: str
