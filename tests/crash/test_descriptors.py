@@ -102,12 +102,12 @@ def test_attempts_that_find_no_descriptor_are_this_sides_failures(
     other = Receiver()
     with running(tmp_path / "store", retry__base="1s", circuit__disable_after=1) as gateway:
         with connected(gateway, 1) as (client,):
-            post(client, f"http://{name}:{receiver.port}/warm")
+            post(client, f"http://127.0.0.1:{receiver.port}/warm")
             receiver.wait_for_one()
             with few_descriptors(gateway, 0):
                 ids = [post(client, f"http://{name}:{other.port}/{number}") for number in range(3)]
                 until(lambda: len(attempts_that_failed(gateway)) >= 3)
-                kept = post(client, f"http://{name}:{receiver.port}/kept-alive")
+                kept = post(client, f"http://127.0.0.1:{receiver.port}/kept-alive")
                 receiver.wait_for(lambda requests: kept in {request.id for request in requests})
         other.wait_for(lambda requests: {request.id for request in requests} == set(ids))
         until(lambda: all(gateway.message(id)["state"] == "delivered" for id in ids))

@@ -132,6 +132,10 @@ class World:
     takeover: ClassVar[float] = 0.0
     """Seconds after a start in which what a gateway that crashed had in memory is not sent again yet."""
 
+    def __post_init__(self) -> None:
+        delivery = self.config.delivery
+        self.address_limit = AddressLimit(attempts_per_address(delivery.first_attempts, delivery.per_host))
+
     # -- the gateway -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -153,8 +157,6 @@ class World:
     def compose(self) -> None:
         """Put a gateway together that has not begun to run."""
         self.started_at = self.clock.now()
-        delivery = self.config.delivery
-        self.address_limit = AddressLimit(attempts_per_address(delivery.first_attempts, delivery.per_host))
         self.ledger = self.make_store()
         self.news, self.tally = News(self.clock), Tally()
         self.delivery = Delivery(

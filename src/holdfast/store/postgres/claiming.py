@@ -241,7 +241,7 @@ def _view(lane: _Lane, heads: Heads) -> View:
     return View(lane.record, lane.fresh, lane.due, lane.probe, more_fresh, next_due, heads, lane.broken)
 
 
-def agenda(connection: Connection, now: int, limit: int, skip: Container[str], since: int) -> Agenda:
+def agenda(connection: Connection, now: int, limit: int, skip: Container[str], since: int = 0) -> Agenda:
     """Lanes that need attention by now, the longest waiting first."""
     lanes: list[str] = []
     after = (since, "")
