@@ -30,7 +30,7 @@ from holdfast.store.port import Expire, Fail, RetryNow
 from holdfast.store.tables import Table
 from holdfast.store.walking import step
 
-SIZE = 64 << 20
+SIZE = 256 << 20
 TEXT = "größer als ein Datensatz, ".encode() * 4_000
 BINARY = bytes(range(256)) * 50
 OF_WRONG_TYPES = records.pack([records.VERSION, 5, "h", "https", "h", b"/", "POST", [], NOW, NOW, None, 0, b""])
