@@ -29,7 +29,7 @@ def message(id: bytes, host: str, now: int) -> Message:
 
 def settings(folder: Path) -> Config:
     """Room for a million messages, all of them for one host if need be."""
-    return build({"store": {"path": str(folder), "max_size": "8GiB", "host_share": 1.0}})
+    return build({"store": {"path": str(folder), "max_size": "16GiB", "host_share": 1.0}})
 
 
 async def fill(config: Config, count: int, hosts: Sequence[str], state: CircuitState) -> None:

@@ -56,7 +56,7 @@ def timed(ask: Callable[[], httpx.Response]) -> float:
 
 def measure(store: Path, receiver: Receiver) -> tuple[dict[str, list[float]], list[float], list[float]]:
     """Times of each question while webhooks flow; acks without questions, and with them."""
-    keys = {"store__max_size": "8GiB", "store__host_share": "1.0"}
+    keys = {"store__max_size": "16GiB", "store__host_share": "1.0"}
     with running(store, **keys) as gateway:
         flow = Flow(gateway, f"{receiver.url}/hook")
         threading.Event().wait(3)

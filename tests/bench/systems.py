@@ -18,7 +18,7 @@ from bench.yardstick import IN_FLIGHT
 from harness import Gateway, start
 
 SETTINGS = {
-    "store__max_size": "8GiB",
+    "store__max_size": "16GiB",
     "store__host_share": "1.0",
     "ingest__max_connections": "4096",
     "delivery__per_host": str(IN_FLIGHT),
