@@ -78,8 +78,9 @@ async def test_what_finds_no_room_waits_unread_and_is_served_in_order(small_serv
     async with small_server(note, max_body=MOST) as running:
         clients = await begun(running, stack, *[head(MOST) + b"%d" % number for number in range(5)])
         assert running.server.receiving.held == MOST
-        for number in (4, 3, 2, 1, 0):
-            await clients[number].send(b"x" * (MOST - 1))
+        async with trio.open_nursery() as nursery:
+            for number in (4, 3, 2, 1, 0):
+                nursery.start_soon(clients[number].send, b"x" * (MOST - 1))
         for client in clients:
             assert (await client.answer())[0] == 200
         assert served == [b"0", b"1", b"2", b"3", b"4"]

@@ -7,6 +7,8 @@ Each new connection asks anew. Two memories, both bounded, are for a resolver th
 of a name is used in place of a failure that is this side's; a name that failed is not asked again for some seconds.
 """
 
+import errno
+import os
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
@@ -207,7 +209,7 @@ def _failure(host: str, error: Exception) -> _Failure:
         case NameNotResolved():
             return _Failure(str(error), error.here)
         case socket.gaierror():
-            return _Failure(f"{host}: {error.strerror}", error.errno == socket.EAI_AGAIN)
+            return _Failure(f"{host}: {error.strerror}", error.errno == socket.EAI_AGAIN or _no_descriptors())
         case OSError():
             # The system failed, not the name: out of descriptors glibc leaves any errno behind, EINVAL for one.
             return _Failure(f"{host}: {error}", here=True)
@@ -216,6 +218,15 @@ def _failure(host: str, error: Exception) -> _Failure:
         case _:
             # Most likely no thread could be started.
             return _Failure(f"{host}: the resolver failed: {error}", here=True)
+
+
+def _no_descriptors() -> bool:
+    """Whether this process can open nothing now: then the libc may say of any name that it does not exist."""
+    try:
+        os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _silence(host: str) -> _Failure:

@@ -6,6 +6,8 @@ something that the same step can begin with. The version is written last.
 
     1 -> 2   idempotency keys by epochs that META tells of, whatever `ingest.idempotency` is; shares exact after a kill
              (message records of version 1 stay as they are: records.py reads both)
+    2 -> 3   attempts of a message in two rows, and lane records that tell whether the host answers; old rows are read
+             as they are, and written anew when they change
 """
 
 import logging
@@ -79,4 +81,8 @@ def _used_at(value: bytes | None) -> int:
         return -1
 
 
-_STEPS: dict[int, Callable[[Engine], None]] = {1: _to_version_2}
+def _to_version_3(engine: Engine) -> None:
+    """Nothing is rewritten: both forms of these records are read."""
+
+
+_STEPS: dict[int, Callable[[Engine], None]] = {1: _to_version_2, 2: _to_version_3}

@@ -67,7 +67,7 @@ class Moment(IntEnum):
     DUE = 3
 
 
-SCHEMA = 2
+SCHEMA = 3
 META_SCHEMA = b"schema"
 META_LATEST = b"latest"
 META_RULES = b"rules"
