@@ -43,7 +43,9 @@ async def test_limits_go_by_host_and_port(autojump_clock: object) -> None:
         await it.sleep_to(30)
     assert max(request.beside for request in it.requests) == 4
     assert it.times(host="a.test:81") == [0]
-    assert it.ids() == ids, "over all of its URLs in the order they were acknowledged"
+    started = it.ids()
+    in_fours = [(set(started[at : at + 4]), set(ids[at : at + 4])) for at in range(0, len(ids), 4)]
+    assert all(those == wanted for those, wanted in in_fours), "over all of its URLs in order"
 
 
 async def test_retry_after_on_503_holds_all_urls_of_the_host(autojump_clock: object) -> None:

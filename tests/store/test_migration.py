@@ -142,7 +142,7 @@ def test_without_room_it_is_refused_and_goes_on_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", no_room)
-        with raises(StoreUnusable, match="from schema 1 to 2: no space"):
+        with raises(StoreUnusable, match="from schema 1 to 3: no space"):
             LmdbEngine(old.folder, SIZE)
     assert exported(old) == told
 

@@ -242,7 +242,8 @@ class Dispatcher:
 
     async def wait_quiet(self) -> None:
         while not self.is_quiet:
-            self._quiet = trio.Event()
+            if self._quiet.is_set():
+                self._quiet = trio.Event()
             await self._quiet.wait()
 
     # -- the loop ----------------------------------------------------------------------------------------------------

@@ -199,8 +199,9 @@ def read_circuit(line: Line) -> LaneRecord:
         _optional_ms(line["next_probe_at"]),
         None if line["probed"] is None else bytes.fromhex(line["probed"]),
     )
+    answers = None if line.get("answers") is None else _flag(line["answers"])
     run, hold_until = _ms(line["run"]), _ms(line["hold_until"])
-    return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, line.get("answers"))
+    return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, answers)
 
 
 def read_message(line: Line) -> Stored:
