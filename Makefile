@@ -15,9 +15,9 @@ run: $(READY)  ## start the gateway with config/dev.toml
 	@echo "a page:      http://127.0.0.1:8801/"
 	@exec $(BIN)/holdfast run --config config/dev.toml
 
-# Four workers for two cores, since many tests wait for processes. They start a thousand, which must not compile their
+# Six workers for two cores, since many tests wait for processes. They start a thousand, which must not compile their
 # sources anew each time, whatever the environment says.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 test: $(READY)  ## the whole suite
 	$(PYTEST)

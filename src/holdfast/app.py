@@ -197,6 +197,10 @@ class Gateway:
             if self._opened.ledger is not None:
                 delivery.start_soon(keep_time, self._opened.ledger)
             await self._serve_ingest(listeners, asked_to_stop)
+            if self._drain_ends is not None and self._failure is None:
+                # Webhooks were accepted until now: the attempts that these began end too, if there is time.
+                with trio.move_on_at(self._drain_ends - self._config.drain.handoff_time / 1000):
+                    await self._delivery.dispatcher.wait_quiet()
             delivery.cancel_scope.cancel()
         await self._hand_over()
 

@@ -169,3 +169,9 @@ class Memory:
     def _highest(self) -> int:
         marks = [re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text()) for process in self._processes]
         return sum(int(found[1]) for found in marks if found is not None)
+
+
+def anonymous(gateway: Gateway) -> int:
+    """Memory in kB that is not backed by a file, of the process that has most."""
+    found = [re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in gateway.pids]
+    return max(int(match[1]) for match in found if match is not None)

@@ -15,7 +15,7 @@ import trio
 
 import forking
 from amount import amount
-from gateway.hostile import Memory, accepted, raw_client, refusals, rest, say, statuses
+from gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses
 from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 from holdfast.http.problem import problem_for_status
 
@@ -341,12 +341,6 @@ UPLOADS = 176
 UPLOAD = 1 << 20
 MOST_ANONYMOUS = 160 * 1024
 """In kB, of each process: a pod of 256 MiB has room for that and for what the kernel counts besides."""
-
-
-def anonymous(gateway: Gateway) -> int:
-    """Memory in kB that is not backed by a file, of the process that has most."""
-    found = [re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in gateway.pids]
-    return max(int(match[1]) for match in found if match is not None)
 
 
 async def upload(gateway: Gateway, chunked: bool, finish: trio.Event, said: list[bytes]) -> None:
