@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench import scenarios_backlog as backlog
+from bench import scenarios_bounds as bounds
 from bench import scenarios_fleet as fleet
 from bench import scenarios_load as load
 from bench.figures import Bound, Figure
@@ -49,6 +50,9 @@ SCENARIOS = (
     Scenario("fairness", "one webhook beside a host with 100,000", at_most(3), backlog.fairness),
     Scenario("delivery_one", "delivery rate, backlog of one host", at_least(0.8), backlog.delivery_one),
     Scenario("delivery_hosts", "delivery rate, backlog over many hosts", Bound(), backlog.delivery_hosts),
+    Scenario("slow_disk", "delivery rate, an fsync of 400 ms more", at_least(0.6), bounds.slow_disk),
+    Scenario("memory_hanging", "RssAnon, 1,500 hanging hosts, 1 MB each", no_more_than(160), bounds.memory_hanging),
+    Scenario("places_hanging", "slowest of 20 beside 1,500 hanging hosts", no_more_than(2_000), bounds.places_hanging),
     Scenario("large_drained", "end to end, 64 KiB, after that drain", at_least(0.7), load.large_drained),
     *(
         Scenario(f"postgres_{name}{suffix}", f"{what}, {replicas} on PostgreSQL", Bound(), partial(how, replicas=count))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -153,10 +154,10 @@ def fairness(session: Session) -> Figure:
     crowd = min(CROWD, session.backlog)
     store = session.stores.filled("crowd", one_enabled(crowd, session.sink.host))
     with holdfast(session.stores.filled("empty", []), delivery__per_host=PER_HOST) as system:
-        alone = _arrivals(system)
+        alone = arrivals(system)
     before = session.sink.count()
     with holdfast(store, delivery__per_host=PER_HOST) as system:
-        crowded = _arrivals(system, lambda: session.sink.count() - before < crowd)
+        crowded = arrivals(system, lambda: session.sink.count() - before < crowd)
         left = crowd - (session.sink.count() - before)
         system.gateway.kill()
     session.stores.drop(store)
@@ -167,8 +168,15 @@ def fairness(session: Session) -> Figure:
     )
 
 
-def _arrivals(system: Holdfast, going_on: Callable[[], bool] = lambda: True) -> list[float]:
-    """Seconds that single webhooks took to their receiver, as long as something goes on."""
+def arrivals(
+    system: Holdfast,
+    going_on: Callable[[], bool] = lambda: True,
+    before: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> list[float]:
+    """Seconds that single webhooks took to their receiver, as long as something goes on.
+
+    The receiver has answered once before what is begun with `before`.
+    """
     receiver, bell, came = Receiver(), threading.Event(), threading.Event()
     times: list[float] = []
 
@@ -179,7 +187,10 @@ def _arrivals(system: Holdfast, going_on: Callable[[], bool] = lambda: True) -> 
 
     receiver.answer = answer
     taken: list[float] = []
-    with httpx.Client(trust_env=False, timeout=60) as client:
+    with httpx.Client(trust_env=False, timeout=60) as client, ExitStack() as stack:
+        client.post(system.urls(f"{receiver.url}/first")[0], content=b"x").raise_for_status()
+        assert came.wait(60), "the first webhook did not arrive"
+        stack.enter_context(before())
         while len(taken) < SAMPLES and (going_on() or not taken):
             bell.wait(PAUSE)
             came.clear()

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
+import forking
 from bench.database import Database
 from bench.processes import end, python
 from bench.yardstick import IN_FLIGHT
@@ -103,7 +104,8 @@ def yardstick(folder: Path, sink: str) -> Iterator[Yardstick]:
 
 @contextmanager
 def holdfast(folder: Path, **keys: object) -> Iterator[Holdfast]:
-    gateway = start(folder, **SETTINGS | keys)
+    with forking.executing():
+        gateway = start(folder, **SETTINGS | keys)
     try:
         yield Holdfast([gateway])
     finally:

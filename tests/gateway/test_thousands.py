@@ -41,6 +41,7 @@ def check(gateway: Gateway, receiver: Receiver) -> None:
     assert anonymous(gateway) < MOST_MEMORY
 
 
+@pytest.mark.usefixtures("executed")
 def test_hanging_hosts_with_a_megabyte_each_cost_neither_memory_nor_another_hosts_time(
     tmp_path: Path, hanging: list[str], receiver: Receiver
 ) -> None:

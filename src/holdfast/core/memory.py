@@ -12,7 +12,7 @@ RECEIVING = BUDGET * 3 // 8
 DELIVERING = BUDGET - RECEIVING
 """Messages read ahead of their turn, in flight, or with an outcome that is not on disk yet."""
 
-MESSAGE_OVERHEAD = 4096
+MESSAGE_OVERHEAD = 2048
 """What a message takes besides its bytes: its objects, and those of its lane."""
 
 

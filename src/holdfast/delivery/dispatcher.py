@@ -29,7 +29,7 @@ from holdfast.delivery.settling import Settlement, Settling
 from holdfast.http.errors import AddressBusy
 from holdfast.store.port import SaveLane, Shelve, Store
 
-UNWRITTEN = 4_096
+UNWRITTEN = 8_192
 """Outcomes not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
 
 
