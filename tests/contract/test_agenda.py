@@ -21,8 +21,9 @@ from contract.builders import (
     retry_at,
 )
 from contract.conftest import embedded
+from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit
-from holdfast.store.port import Accept, Agenda, Forget, ReviewLanes, Shelve
+from holdfast.store.port import Accept, Agenda, Ask, Forget, ReviewLanes, SaveLane, Shelve
 
 PROBE = NOW + 10 * MINUTE
 FORGET_AFTER = RULES.circuit.forget_after
@@ -199,3 +200,41 @@ async def test_lanes_that_nothing_touches_follow_another_config(desk: Desk) -> N
     commits = desk.commits
     assert await desk.ledger.perform(ReviewLanes(None, 2)) is None
     assert desk.commits == commits + 1
+
+
+@embedded("in a shared store circuits are not kept with whether their hosts answer")
+async def test_lanes_of_hosts_that_there_is_no_room_for_are_passed_over(desk: Desk) -> None:
+    for name, answers in (("new", None), ("silent", False), ("answers", True)):
+        await desk.accept_waiting(name)
+        saved = lane(name)
+        saved.host.answers = answers
+        await desk.ledger.perform(SaveLane(saved))
+    answering = await desk.ledger.agenda(EVER, 10, (), {HostClass.ANSWERING})
+    assert answering == Agenda(["answers"], None, passed_over=2)
+    assert (await desk.ledger.agenda(EVER, 10, (), {HostClass.SILENT, HostClass.UNTRIED})).lanes == ["new", "silent"]
+
+
+async def test_the_agenda_goes_on_from_where_it_was_read_to(desk: Desk) -> None:
+    for name in ("c", "a", "b"):
+        await desk.accept_waiting(name)
+    assert await desk.ledger.agenda(EVER, 10, (), since=NOW + 1) == Agenda(["a", "b"], None)
+
+
+@embedded("in a shared store the agenda does not know of holds")
+async def test_a_lane_whose_host_asked_to_be_left_alone_is_not_due_before_that(desk: Desk) -> None:
+    await desk.accept_waiting("a")
+    held = lane("a")
+    held.host.hold_until = NOW + HOUR
+    await desk.ledger.perform(SaveLane(held))
+    assert await desk.ledger.agenda(NOW + HOUR - 1, 10, ()) == Agenda([], NOW + HOUR)
+
+
+@embedded("a shared store reads more lanes at once")
+async def test_a_survey_ends_once_enough_bytes_were_read(desk: Desk) -> None:
+    names = [f"h{number}" for number in range(100)]
+    for name in names:
+        await desk.accept_waiting(name, body=b"x" * 1_000)
+    asks = [Ask(name, NOW + HOUR, 10, 10, None, frozenset()) for name in names]
+    views = await desk.ledger.survey(asks, 10_000)
+    assert 10 < len(views) < 100
+    assert all(len(view.fresh) == 1 for view in views)

@@ -5,7 +5,8 @@ import trio
 
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import DeadReason, Kind, State
-from sim.stores import long_on_postgres, on_each_store
+from holdfast.store.port import DropMessages, MessageFilter
+from sim.stores import embedded_only, long_on_postgres, on_each_store
 from sim.world import (
     DAY,
     HOST,
@@ -16,6 +17,8 @@ from sim.world import (
     Request,
     asks_for,
     every,
+    hang,
+    raw_id,
     settle,
     slow,
     until,
@@ -470,3 +473,24 @@ async def test_a_probe_asked_for_while_one_is_under_way_is_that_one(autojump_clo
         assert await it.dispatcher.probe(HOST, HOST)
         await it.sleep_to(19 * MINUTE)
         assert it.times() == [600], "the one that was due, and no other right behind it"
+
+
+@embedded_only("replicas give a probe back that was dropped")
+async def test_a_probe_that_waits_for_a_place_and_is_dropped_is_not_sent(autojump_clock: object) -> None:
+    it = world(circuit=TRIPS_AT_3, delivery={"retries": 4})
+    busy = [f"{name}.test:80" for name in "bcde"]
+    it.scripts.update(dict.fromkeys(busy, until(1, 500, hang)))
+    async with it.gateway():
+        dropped, *_ = await it.trip()
+        await it.accept_for(busy)
+        await it.sleep_to(90)
+        assert [it.open[host] for host in busy] == [1] * 4, "all places for retries and probes are taken"
+        await it.dispatcher.probe(HOST, HOST)
+        await settle()
+        lane = it.roster.find(HOST)
+        assert lane is not None and lane.probe is not None and lane.probe.message.id == raw_id(dropped)
+        await it.ledger.perform(DropMessages(MessageFilter(id=raw_id(dropped)), 1))
+        it.dispatcher.withdraw({raw_id(dropped)}, {HOST: HOST})
+        await it.sleep_to(200)
+    assert it.times(dropped) == [0]
+    assert len(it.times(host=HOST)) == 4, "another one is the probe"

@@ -1,0 +1,72 @@
+"""One address has a limit of exchanges on new connections, however many names lead to it."""
+
+from functools import partial
+
+import pytest
+import trio
+
+from holdfast.http.errors import AddressBusy, ConnectError, ExchangeTimeout
+from holdfast.http.transport import Origin, Transport
+from ports import refusing_port
+
+HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 0\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+LIMIT = 3
+
+
+async def post(transport: Transport, name: int = 0, seconds: float = 60):
+    origin = Origin("http", f"{name}.example", 80)
+    return await transport.exchange(origin, HEAD, b"", trio.current_time() + seconds)
+
+
+async def hang(stream) -> None:
+    await trio.sleep_forever()
+
+
+async def test_names_of_an_address_that_hangs_get_no_more_than_its_limit(receiver, transport_to, settled):
+    async with receiver() as there, trio.open_nursery() as nursery:
+        there.scripts = [hang] * LIMIT
+        transport = transport_to(there.port, max_per_address=LIMIT)
+        for name in range(LIMIT):
+            nursery.start_soon(post, transport, name)
+        await settled()
+        for name in range(LIMIT, 1_000):
+            with pytest.raises(AddressBusy) as busy:
+                await post(transport, name)
+            assert busy.value.address == there.address
+        assert there.connections == LIMIT
+        nursery.cancel_scope.cancel()
+    # Those that were cancelled have left.
+    async with receiver() as there:
+        transport = transport_to(there.port, max_per_address=1)
+        there.scripts = [there.answering(OK)]
+        assert (await post(transport)).status == 200
+
+
+@pytest.mark.parametrize("end", ["answer", "timeout", "refused", "cancelled"])
+async def test_however_an_exchange_ends_it_leaves_its_address(receiver, transport_to, end):
+    async with receiver() as there:
+        port = refusing_port() if end == "refused" else there.port
+        transport = transport_to(port, max_per_address=1, max_idle_per_origin=0)
+        there.scripts = [there.answering(OK) if end == "answer" else hang] * 5
+        for name in range(5):
+            attempt = partial(post, transport, name, 0.02 if end == "timeout" else 60)
+            if end == "answer":
+                assert (await attempt()).status == 200
+            elif end == "cancelled":
+                with trio.move_on_after(0.02):
+                    await attempt()
+            else:
+                with pytest.raises((ExchangeTimeout, ConnectError)):
+                    await attempt()
+
+
+async def test_a_connection_that_is_used_again_does_not_count(receiver, transport_to, settled):
+    async with receiver() as there, trio.open_nursery() as nursery:
+        there.scripts = [there.answering(OK, OK), hang]
+        transport = transport_to(there.port, max_per_address=1)
+        await post(transport)
+        nursery.start_soon(post, transport, 1)
+        await settled()
+        assert (await post(transport)).reused
+        nursery.cancel_scope.cancel()
