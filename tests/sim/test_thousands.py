@@ -22,7 +22,7 @@ from sim.world import HOST, NO_TRIPS, TRIPS_AT_3, World, asks_for, hang, settle,
 
 HEALTHY = "healthy.test:80"
 NEW = "new.test:80"
-MANY = amount(3_000, 10_000)
+MANY = amount(2_000, 10_000)
 LARGE = b"x" * 250_000
 ONE_BODY = 260_000
 """Bytes that a message with such a body counts for at most."""
@@ -132,7 +132,7 @@ async def test_messages_that_waited_for_their_address_are_delivered_in_order_onc
 # seats
 
 
-@pytest.mark.parametrize("number", [1_100, amount(1_500, 5_000)])
+@pytest.mark.parametrize("number", [1_100, amount(1_300, 5_000)])
 async def test_hosts_that_asked_to_be_left_alone_do_not_stop_another_hosts_retry(
     autojump_clock: object, number: int
 ) -> None:
@@ -169,12 +169,12 @@ async def test_a_fresh_message_to_a_held_host_starts_when_the_hold_ends(autojump
 
 
 async def test_hanging_hosts_do_not_stop_another_hosts_retry(autojump_clock: object) -> None:
-    it = hanging(3_000, retry={"base": "2s"})
+    it = hanging(MANY, retry={"base": "2s"})
     it.scripts[HEALTHY] = lambda request: 500 if 5 < request.at < 10 else 200
     async with it.gateway():
         await it.accept(HEALTHY)
         for _ in range(3):
-            await it.accept_for(hosts(3_000))
+            await it.accept_for(hosts(MANY))
         await it.sleep_to(9.5)
         retried = await it.accept(HEALTHY)
         await it.sleep_to(20)
