@@ -9,11 +9,13 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
+from standardwebhooks import Webhook
 
 from crash.wall_clock import WallClock
-from harness import Gateway, Receiver, running, until
+from harness import PLAIN, Gateway, Receiver, running, until
 from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
@@ -250,3 +252,23 @@ def test_restarts_by_a_wall_clock_that_jumps(tmp_path: Path, wall_clock: WallClo
     assert times == sorted(times)
     assert ids == sorted(set(ids))
     assert Counter(request.id for request in receiver.requests) == Counter(ids[:3] + ids)
+
+
+def test_a_wall_clock_that_was_ahead_for_one_run_leaves_signatures_that_verify(
+    tmp_path: Path, wall_clock: WallClock, receiver: Receiver, processes: object
+) -> None:
+    """The store remembers the days ahead, and a receiver's verifier knows only its own wall clock."""
+    secret, config = "whsec_" + "c2VjcmV0" * 4, tmp_path / "holdfast.toml"
+    (tmp_path / "secret").write_text(secret)
+    config.write_text(f'[routes.billing]\nurl = "{receiver.url}/in"\nsign = {{ secret_file = "{tmp_path}/secret" }}\n')
+    ahead = 3 * DAY
+    wall_clock.set(ahead)
+    with running(tmp_path / "store", config=config) as gateway:
+        assert httpx.post(f"http://{gateway.ingest}/to/billing", content=b"1", **PLAIN).status_code == 202
+        receiver.wait_for_one()
+        assert gateway.stop() == 0
+    wall_clock.set(0)
+    with running(tmp_path / "store", config=config) as gateway:
+        assert httpx.post(f"http://{gateway.ingest}/to/billing", content=b"2", **PLAIN).status_code == 202
+        request = receiver.wait_for(lambda requests: len(requests) == 2)[1]
+        Webhook(secret).verify(request.body, dict(request.headers))

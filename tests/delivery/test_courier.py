@@ -25,6 +25,8 @@ from holdfast.http.errors import (
 from holdfast.http.transport import Origin
 
 NOW = 1_800_000_000_000
+WALL = NOW - 3 * 86_400_000
+"""The wall clock, which may be days off holdfast's own time."""
 ID = bytes(15) + b"\x07"
 ID_LINE = b"webhook-id: msg_00000000000000000000000000000007\r\n"
 ADDRESS = "192.0.2.1:443"
@@ -68,7 +70,7 @@ def message(**changes: Any) -> Message:
 async def carry(end: Any = 200, *, takes: float = 0, routes: Any = None, **changes: Any) -> tuple[Outcome, Wire]:
     wire = Wire(end, takes)
     courier = Courier(wire, timeout=30_000, user_agent="holdfast/1", routes=routes or {})
-    return await courier.carry(message(**changes), NOW), wire
+    return await courier.carry(message(**changes), NOW, WALL), wire
 
 
 async def head_of(**changes: Any) -> bytes:
