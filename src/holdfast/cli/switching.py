@@ -22,8 +22,9 @@ def freeze(arguments: list[str]) -> int:
     add_control(parser)
     options = parser.parse_args(arguments)
     with Gateway(control_socket(options.socket, options.config)) as gateway:
+        now = gateway.now()
         answer = gateway.post(f"/v1/circuits/{segment(options.host)}/freeze", {})
-        print(json.dumps(answer) if options.json else clean(render_freeze(answer, gateway.now())))
+    print(json.dumps(answer) if options.json else clean(render_freeze(answer, now)))
     return 0
 
 
