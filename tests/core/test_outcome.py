@@ -144,6 +144,17 @@ def test_retry_after_as_a_date(value):
     assert parse_retry_after(value, NOW, NOW) == NOW + HOUR
 
 
+@pytest.mark.parametrize("off", [3 * 24 * HOUR, -3 * 24 * HOUR])
+def test_a_date_is_by_the_wall_clock_and_seconds_are_by_neither(off):
+    """Holdfast's own time may be days off: a receiver that asks for an hour gets an hour."""
+    wall = NOW - off
+    in_an_hour = format_datetime(datetime.fromtimestamp((wall + HOUR) / 1000, UTC), usegmt=True)
+    assert parse_retry_after(in_an_hour, NOW, wall) == NOW + HOUR
+    assert parse_retry_after("3600", NOW, wall) == NOW + HOUR
+    over = format_datetime(datetime.fromtimestamp(wall / 1000, UTC), usegmt=True)
+    assert parse_retry_after(over, NOW, wall) is None
+
+
 @pytest.mark.parametrize(
     "value",
     [
