@@ -23,7 +23,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
 from holdfast.lifecycle import keep_time
 from holdfast.store.ledger import last_time
-from sim.world import DAY, HOUR, MINUTE, START, World, slow, world
+from sim.world import DAY, HOUR, MINUTE, START, World, asks_for, date_at, slow, world
+from sim.world import until as until_moment
 
 JUMP = 2 * DAY
 JUMPS = [JUMP, -JUMP]
@@ -130,6 +131,9 @@ async def test_behind_at_a_start_nothing_changes_but_that_it_may_be_late(autojum
     assert all(0 <= late[id] - usual[other] <= LATE for id, other in zip(late, usual, strict=True))
     for seconds in (1, 10, 100, 590):
         assert behind.per_host(seconds) <= plain.per_host(seconds)
+    first = behind.it.requests[behind.before :]
+    assert all(next(it for it in first if it.host == host).beside == 1 for host in behind.per_host(LONG))
+    assert behind.most_at_once(0) == dict.fromkeys(behind.per_host(0), 1), "every host begins in slow start"
     assert behind.states == plain.states
 
 
@@ -187,6 +191,19 @@ async def test_a_jump_while_it_runs_is_not_followed(autojump_clock: object, move
         return it.times()
 
     assert await requests(moved) == await requests(0)
+
+
+@pytest.mark.parametrize("moved", JUMPS)
+async def test_a_receiver_s_date_means_the_same_after_a_jump(autojump_clock: object, moved: int) -> None:
+    """Its clock is right, and so is the wall clock again: the jump set it right."""
+    it = world()
+    machine = Machine(it)
+    it.scripts[FINE] = until_moment(1, asks_for(503, date_at(300 + moved)))
+    async with it.gateway():
+        machine.moved = moved
+        await it.accept(FINE)
+        await it.sleep_to(LONG)
+    assert it.times() == [0, 300]
 
 
 # -- real processes --------------------------------------------------------------------------------------------------
