@@ -1,4 +1,8 @@
-from holdfast.clock import ANSWERS_KEPT, BootClock, SharedClock
+import trio
+
+from holdfast.clock import ANSWERS_KEPT, OFF, BootClock, SharedClock, TrioClock, is_off, offset
+
+DAY = 86_400_000
 
 
 def test_a_wall_clock_that_is_behind_goes_on_after_the_stored_time() -> None:
@@ -6,7 +10,25 @@ def test_a_wall_clock_that_is_behind_goes_on_after_the_stored_time() -> None:
     far_ahead = 1 << 45
     clock = BootClock(far_ahead)
     assert clock.now() > far_ahead
-    assert clock.behind > 0
+    assert abs(clock.wall() - far_ahead) > DAY
+
+
+def test_the_offset_says_how_far_time_is_ahead_of_the_wall_clock_at_a_start_and_after_a_jump() -> None:
+    moved = 0
+    clock = BootClock(3 * DAY, lambda: 1_000 + moved, lambda: 1_000)
+    assert offset(clock) == 3 * DAY + 1 - 1_000
+    moved = 3 * DAY
+    assert (clock.now(), clock.wall(), offset(clock)) == (3 * DAY + 1, 3 * DAY + 1_000, -999)
+
+
+def test_a_clock_is_off_by_two_seconds_either_way_and_not_by_what_is_usual() -> None:
+    assert [is_off(each) for each in (OFF, -OFF, OFF - 1, 1 - OFF, 0)] == [True, True, False, False, False]
+
+
+async def test_in_virtual_time_the_wall_clock_is_the_same(autojump_clock: object) -> None:
+    clock = TrioClock(DAY)
+    await trio.sleep(3_600)
+    assert (clock.wall(), offset(clock)) == (DAY + 3_600_000, 0)
 
 
 class Machine:
@@ -29,7 +51,8 @@ def test_the_time_of_a_shared_store_is_its_database_s() -> None:
     clock.follow(900_000)
     machine.boot += 250
     assert clock.now() == 900_250
-    assert clock.drift() == 501_250 - 900_250
+    assert clock.wall() == 501_250
+    assert offset(clock) == 900_250 - 501_250
 
 
 def test_an_answer_that_came_late_does_not_set_the_clock_back() -> None:

@@ -53,10 +53,10 @@ from holdfast.split.parent import IngestProcess
 from holdfast.store.spool import Spool
 from holdfast.telling import (
     tell_away,
+    tell_clock,
     tell_end,
     tell_failure,
     tell_handed_over,
-    tell_jump,
     tell_moved,
     tell_oddities,
     tell_ready,
@@ -154,8 +154,7 @@ class Gateway:
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
-            if self._opened.ledger is not None:
-                operators.start_soon(watch_clock, self._clock, tell_jump)
+            operators.start_soon(watch_clock, self._clock, partial(tell_clock, self._news))
             operators.start_soon(self._notifier.keep_watch, lambda: self._lifecycle.store_trouble)
             operators.start_soon(self._news.run)
             async with trio.open_nursery() as listening:
@@ -348,9 +347,8 @@ class Gateway:
             served = {name: server.connections for name, server in self._servers.items()}
             return {**served, "ingest": self._intake.connections}
 
-        dispatcher, clock = self._delivery.dispatcher, self._clock
-        told = (insight, self._store, dispatcher, self._lifecycle, clock)
-        return Metrics(*told, connections, clock.drift, self._opened.volume)
+        told = (insight, self._store, self._delivery.dispatcher, self._lifecycle, self._clock)
+        return Metrics(*told, connections, self._opened.volume)
 
     def _count_group(self, operations: int, seconds: float) -> None:
         self._tally.group_operations.observe(operations)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from holdfast.clock import BootClock
+from holdfast.clock import OFF, Clock, is_off, offset
 from holdfast.core.errors import CommitFailed
 from holdfast.core.fleet import Role
 from holdfast.core.tally import Tally
@@ -20,8 +20,6 @@ STUCK_AFTER = 30.0
 
 
 LOOK_AT_CLOCK_EVERY = 60.0
-CLOCK_JUMP = 2_000
-"""Milliseconds within a minute above which the wall clock did not drift but jump."""
 KEEP_TIME_EVERY = 30.0
 
 
@@ -114,15 +112,17 @@ class Lifecycle:
         return self._store.full or (self.spool is not None and self.spool.full)
 
 
-async def watch_clock(clock: BootClock, tell: Callable[[float], None]) -> None:
-    """Tells when the wall clock jumps, by how many seconds it is now away: it is not followed."""
-    known = clock.drift()
+async def watch_clock(clock: Clock, tell: Callable[[int], None]) -> None:
+    """Tells the clock's offset when it is off, at the start or later, once for every jump of the wall clock; and when
+    it is right again: by half, so that one near the limit is not told of again and again.
+    """
+    told = 0
     while True:
+        found = offset(clock)
+        if abs(found - told) >= OFF or (told and abs(found) < OFF / 2):
+            tell(found)
+            told = found if is_off(found) else 0
         await trio.sleep(LOOK_AT_CLOCK_EVERY)
-        drift = clock.drift()
-        if abs(drift - known) >= CLOCK_JUMP:
-            tell(drift / 1000)
-            known = drift
 
 
 async def keep_time(store: Ledger) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
+from holdfast.clock import is_off
 from holdfast.config import Address, Config
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.fleet import Role
@@ -39,8 +40,6 @@ _logger = logging.getLogger("holdfast")
 def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None:
     role: dict[str, Any] = {} if opened.role is None else {"role": opened.role}
     event(_logger, logging.INFO, "start", version=__version__, store=opened.place, **role)
-    if opened.clock.behind:
-        event(_logger, logging.WARNING, "clock_behind", seconds=opened.clock.behind / 1000)
     if config.store.url is not None and (config.store.path / "data.mdb").exists() and opened.spool is None:
         detail = (
             "nothing of the embedded store in store.path is delivered while store.url is set; holdfast handoff moves it"
@@ -77,9 +76,13 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
             event(_logger, logging.WARNING, "weak_secret", route=route, detail=detail)
 
 
-def tell_jump(seconds: float) -> None:
-    detail = "the wall clock jumped and is not followed until the next start"
-    event(_logger, logging.WARNING, "clock_jumped", seconds=seconds, detail=detail)
+def tell_clock(news: News, offset: int) -> None:
+    """How far holdfast's time is ahead of the wall clock; negative if it is behind."""
+    if is_off(offset):
+        detail = "seconds that holdfast's own time is ahead of the wall clock; signatures go by the wall clock"
+        news.tell(logging.WARNING, "clock_off", offset=offset / 1000, detail=detail)
+    else:
+        news.tell(logging.INFO, "clock_right", offset=offset / 1000)
 
 
 def tell_failure(error: CommitFailed) -> None:

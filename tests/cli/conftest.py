@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import forking
-from cli.scripted import Script, tcp_script, unix_script
+from cli.scripted import Script, documents, status, tcp_script, unix_script
 
 EXECUTABLE = str(Path(sys.executable).with_name("holdfast"))
 
@@ -26,6 +26,7 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def gateway(tmp_path: Path) -> Iterator[Script]:
     """Plays the control socket, where a config without a word about it puts it."""
     with unix_script(tmp_path / "control.sock") as script:
+        script.answers["GET /v1/status"] = documents(status())
         yield script
 
 

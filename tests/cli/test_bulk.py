@@ -24,12 +24,12 @@ DROP = "POST /v1/messages/drop"
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("dead", "message_actions"):
-        monkeypatch.setattr(f"holdfast.cli.{module}.wall_clock", lambda: NOON)
+    monkeypatch.setattr("holdfast.cli.times.wall_clock", lambda: NOON)
 
 
 def bodies(gateway: Script) -> list[dict[str, object]]:
-    return [json.loads(each.body) for each in gateway.received]
+    """Of what was asked to be done; the time was only asked for."""
+    return [json.loads(each.body) for each in gateway.received if each.body]
 
 
 def replayed(*counts: int) -> list[dict[str, object]]:
@@ -59,6 +59,18 @@ def test_until(gateway: Script, noon: None, until: str, sent: str) -> None:
     gateway.answers["POST /v1/dead/drop"] = documents({"dropped": 0, "done": True})
     assert main(["dead", "drop", "--until", until]) == 0
     assert bodies(gateway) == [{"until": sent, "limit": STEP}]
+
+
+@pytest.mark.parametrize(("offset", "since"), [(86_400.0, "2026-01-02"), (-86_400.0, "2025-12-31")])
+def test_how_long_ago_is_by_the_gateway_s_clock(gateway: Script, noon: None, offset: float, since: str) -> None:
+    """By the wall clock `messages drop --before 1h` would take the newest too, and `dead replay` would miss them."""
+    gateway.answers["GET /v1/status"] = documents(status(clock={"offset": offset, "off": True}))
+    gateway.answers[REPLAY] = documents({"replayed": 0, "done": True})
+    gateway.answers[DROP] = documents({"dropped": 0, "done": True})
+    assert main(["dead", "replay", "--since", "1h"]) == main(["messages", "drop", "--before", "1h"]) == 0
+    replay, drop = bodies(gateway)
+    assert (replay["since"], replay["until"]) == (f"{since}T11:00:00.000Z", f"{since}T12:00:00.001Z")
+    assert drop["before"] == f"{since}T11:00:00.000Z"
 
 
 def test_a_limit_over_all_steps(gateway: Script, capsys: Captured) -> None:
@@ -99,14 +111,14 @@ def test_a_failure_at_the_start_is_only_a_failure(gateway: Script, capsys: Captu
 
 def test_control_c_lets_the_step_end_and_says_how_far_it_came(gateway: Script, capsys: Captured) -> None:
     def press(received: Received) -> None:
-        if len(gateway.received) == 2:
+        if gateway.paths().count(REPLAY) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     gateway.before_answer = press
     gateway.answers[REPLAY] = documents(*replayed(STEP, STEP, STEP))
     assert main(["dead", "replay", "--json"]) == 130
     assert json.loads(capsys.readouterr().out) == {"replayed": 2 * STEP, "done": False}
-    assert len(gateway.received) == 2
+    assert gateway.paths().count(REPLAY) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -202,4 +214,4 @@ def test_without_a_total_the_bar_only_counts(gateway: Script) -> None:
     with on_terminal("dead", "replay", "--since", "1h") as terminal:
         assert terminal.end() == 0
     assert f"\r\x1b[K{STEP} replayed".encode() in terminal.shown
-    assert gateway.paths() == [REPLAY] * 2
+    assert gateway.paths() == ["GET /v1/status", *[REPLAY] * 2]

@@ -82,6 +82,25 @@ def test_status_says_what_waits_on_this_machine_for_the_database() -> None:
     assert not [line for line in status_command.render(status(store=store), NOON) if line.startswith("spool")]
 
 
+@pytest.mark.parametrize(
+    ("offset", "line"),
+    [
+        (259_199.417, "clock     2 days, 23:59:59 ahead of the wall clock; signatures go by that"),
+        (-2.5, "clock     0:00:02 behind the wall clock; signatures go by that"),
+    ],
+)
+def test_status_says_that_the_clock_is_off(offset: float, line: str) -> None:
+    lines = status_command.render(status(clock={"offset": offset, "off": True}), NOON)
+    assert lines[2] == line
+    assert len(line) <= 80
+
+
+def test_status_says_nothing_of_a_clock_that_is_right_or_unknown() -> None:
+    assert status_command.render(status(clock={"offset": 0.004, "off": False}), NOON) == status_command.render(
+        status(), NOON
+    )
+
+
 def test_status_of_a_replica_says_what_it_does() -> None:
     lines = status_command.render(status(role="ingest"), NOON)
     assert lines[1].endswith(", role ingest")

@@ -18,7 +18,7 @@ def answer(status: int, retry_after: bytes | None = None, body: bytes = b""):
     headers = [(b"content-type", b"text/plain")]
     if retry_after is not None:
         headers.append((b"retry-after", retry_after))
-    return of_answer(status, headers, body, "192.0.2.1:443", NOW)
+    return of_answer(status, headers, body, "192.0.2.1:443", NOW, NOW)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 226, 299])
@@ -119,13 +119,13 @@ def test_a_proxys_5xx_and_a_name_that_does_not_exist_are_the_hosts(kind):
     ],
 )
 def test_retry_after_in_seconds(value, after):
-    assert parse_retry_after(value, NOW) == NOW + after
+    assert parse_retry_after(value, NOW, NOW) == NOW + after
 
 
 @pytest.mark.parametrize("value", ["99999999999", "1" * 20, "9" * 5000])
 def test_retry_after_of_very_many_seconds_is_still_seconds(value):
     """RFC 9110 sets no limit to the digits; the schedule's 24 h do."""
-    asked = parse_retry_after(value, NOW)
+    asked = parse_retry_after(value, NOW, NOW)
     assert asked is not None
     assert asked > NOW + 365 * 24 * HOUR
 
@@ -141,7 +141,18 @@ def test_retry_after_of_very_many_seconds_is_still_seconds(value):
     ids=["imf-fixdate", "rfc850", "asctime", "with an offset"],
 )
 def test_retry_after_as_a_date(value):
-    assert parse_retry_after(value, NOW) == NOW + HOUR
+    assert parse_retry_after(value, NOW, NOW) == NOW + HOUR
+
+
+@pytest.mark.parametrize("off", [3 * 24 * HOUR, -3 * 24 * HOUR])
+def test_a_date_is_by_the_wall_clock_and_seconds_are_by_neither(off):
+    """Holdfast's own time may be days off: a receiver that asks for an hour gets an hour."""
+    wall = NOW - off
+    in_an_hour = format_datetime(datetime.fromtimestamp((wall + HOUR) / 1000, UTC), usegmt=True)
+    assert parse_retry_after(in_an_hour, NOW, wall) == NOW + HOUR
+    assert parse_retry_after("3600", NOW, wall) == NOW + HOUR
+    over = format_datetime(datetime.fromtimestamp(wall / 1000, UTC), usegmt=True)
+    assert parse_retry_after(over, NOW, wall) is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +167,7 @@ def test_retry_after_as_a_date(value):
     ],
 )
 def test_a_retry_after_that_is_over_is_none(value):
-    assert parse_retry_after(value, NOW) is None
+    assert parse_retry_after(value, NOW, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +190,7 @@ def test_a_retry_after_that_is_over_is_none(value):
     ],
 )
 def test_a_retry_after_that_can_not_be_read_is_none(value):
-    assert parse_retry_after(value, NOW) is None
+    assert parse_retry_after(value, NOW, NOW) is None
 
 
 DATE_LIKE = st.lists(
@@ -193,7 +204,7 @@ DATE_LIKE = st.lists(
 @example("31 Dec 9999 23:59:59 -2359")
 @example("1 Jan 2090 00:00:00 " + "9" * 5000)
 def test_whatever_retry_after_says_it_is_none_or_later_than_now(value):
-    asked = parse_retry_after(value, NOW)
+    asked = parse_retry_after(value, NOW, NOW)
     assert asked is None or asked > NOW
 
 

@@ -23,8 +23,8 @@ def end(kind: str, now: int) -> Outcome:
         case "timeout":
             return of_error(ErrorKind.TIMEOUT, "30 s")
         case "503":
-            return of_answer(503, [(b"retry-after", b"7")], b"", None, now)
-    return of_answer(int(kind), [], b"", None, now)
+            return of_answer(503, [(b"retry-after", b"7")], b"", None, now, now)
+    return of_answer(int(kind), [], b"", None, now, now)
 
 
 class Gateway(RuleBasedStateMachine):

@@ -2,17 +2,20 @@
 
 import errno
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any
 
 import pytest
 import trio
 
 from answers import GivenAnswer
+from holdfast.config import Sign
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import ErrorKind, Fault, Message
 from holdfast.core.outcome import Outcome
 from holdfast.delivery.courier import Courier, RouteTerms
 from holdfast.delivery.egress import ROUTE_ZONE
+from holdfast.delivery.signing import Signer
 from holdfast.http.errors import (
     BadAnswer,
     ConnectError,
@@ -25,6 +28,8 @@ from holdfast.http.errors import (
 from holdfast.http.transport import Origin
 
 NOW = 1_800_000_000_000
+WALL = NOW - 3 * 86_400_000
+"""The wall clock, which may be days off holdfast's own time."""
 ID = bytes(15) + b"\x07"
 ID_LINE = b"webhook-id: msg_00000000000000000000000000000007\r\n"
 ADDRESS = "192.0.2.1:443"
@@ -68,7 +73,7 @@ def message(**changes: Any) -> Message:
 async def carry(end: Any = 200, *, takes: float = 0, routes: Any = None, **changes: Any) -> tuple[Outcome, Wire]:
     wire = Wire(end, takes)
     courier = Courier(wire, timeout=30_000, user_agent="holdfast/1", routes=routes or {})
-    return await courier.carry(message(**changes), NOW), wire
+    return await courier.carry(message(**changes), NOW, WALL), wire
 
 
 async def head_of(**changes: Any) -> bytes:
@@ -266,3 +271,17 @@ async def test_retry_after_in_seconds_counts_from_the_answer(autojump_clock: obj
     answer = GivenAnswer(503, [(b"retry-after", b"60")], b"", ADDRESS)
     outcome, _ = await carry(answer, takes=7)
     assert outcome.retry_after == NOW + 67_000
+
+
+async def test_retry_after_as_a_date_is_judged_by_the_wall_clock_when_the_answer_came(autojump_clock: object) -> None:
+    date = formatdate(WALL / 1000 + 67, usegmt=True).encode()
+    outcome, _ = await carry(GivenAnswer(503, [(b"retry-after", date)], b"", ADDRESS), takes=7)
+    assert outcome.retry_after == NOW + 67_000
+    late, _ = await carry(GivenAnswer(503, [(b"retry-after", date)], b"", ADDRESS), takes=67)
+    assert late.retry_after is None
+
+
+async def test_a_signature_carries_the_wall_clock_s_time() -> None:
+    signer = Signer(Sign("standard-webhooks", None, "KEY"), {"KEY": "whsec_" + "c2VjcmV0" * 4})
+    head = await head_of(routes={"billing": RouteTerms("api.example.com:443", signer=signer)}, route="billing")
+    assert b"\r\nwebhook-timestamp: %d\r\n" % (WALL // 1000) in head

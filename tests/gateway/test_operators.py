@@ -12,7 +12,7 @@ import forking
 from harness import PLAIN, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
-    "version", "pid", "started_at", "ready", "degraded", "draining", "store", "queues", "in_flight",
+    "version", "pid", "started_at", "ready", "degraded", "draining", "clock", "store", "queues", "in_flight",
     "oldest_waiting_at", "next_due_at", "earliest_expiry_at", "circuits", "totals",
 }  # fmt: skip
 MESSAGE_FIELDS = {
@@ -64,6 +64,8 @@ def test_status_has_what_it_promises(gateway: Gateway, receiver: Receiver, tmp_p
     assert set(status) == STATUS_FIELDS
     assert set(status["store"]) == {"path", "used_bytes", "reserved_bytes", "max_bytes", "waiting", "dead"}
     assert status["store"]["path"] == str(tmp_path / "store")
+    assert set(status["clock"]) == {"offset", "off"}
+    assert status["clock"]["off"] is False
     assert status["pid"] == gateway.process.pid
     assert status["queues"] == {"first": 0, "retry": 0}
     assert status["circuits"] == {"enabled": 1, "disabled": 0, "frozen": 0}

@@ -6,12 +6,16 @@ import re
 import stat
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import httpx
 import psycopg
+import pytest
+from standardwebhooks import Webhook
 
 import forking
+from crash.wall_clock import WallClock
 from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
 from holdfast.store.postgres.schema import SCHEMA
 from postgres import PASSWORD, OwnServer
@@ -31,6 +35,39 @@ def run(folder: Path, *flags: str, **keys: object) -> "subprocess.CompletedProce
 
 def events(gateway: Gateway, name: str) -> list[dict[str, object]]:
     return [event for event in gateway.events() if event["event"] == name]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_time_is_the_database_s_and_a_signature_s_is_the_wall_clock_s(
+    database: str, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`clock.offset` says how far the two are apart, from the start on and after a jump."""
+    wall_clock, ahead = WallClock(tmp_path), 3 * 86_400
+    for name, value in wall_clock.environment.items():
+        monkeypatch.setenv(name, value)
+    secret, config = "whsec_" + "c2VjcmV0" * 4, tmp_path / "holdfast.toml"
+    (tmp_path / "secret").write_text(secret)
+    config.write_text(f'[routes.billing]\nurl = "{receiver.url}/in"\nsign = {{ secret_file = "{tmp_path}/secret" }}\n')
+
+    def is_off_by(seconds: int) -> bool:
+        return abs(float(gateway.get("/status").json()["clock"]["offset"]) - seconds) < 100
+
+    wall_clock.set(ahead)
+    with running(tmp_path / "store", config, store__url=database) as gateway:
+        id = httpx.post(f"http://{gateway.ingest}/to/billing", content=b"1", **PLAIN).json()["id"]
+        by_wall = int(receiver.wait_for_one().headers["webhook-timestamp"])
+        accepted = datetime.fromisoformat(gateway.message(id)["accepted_at"]).timestamp()
+        assert abs(by_wall - accepted - ahead) < 100
+        assert is_off_by(-ahead)
+        (told,) = events(gateway, "clock_off")
+        assert abs(float(str(told["offset"])) + ahead) < 100
+        wall_clock.set(0)
+        until(lambda: is_off_by(0))
+        httpx.post(f"http://{gateway.ingest}/to/billing", content=b"2", **PLAIN)
+        request = receiver.wait_for(lambda requests: len(requests) == 2)[1]
+        Webhook(secret).verify(request.body, dict(request.headers))
 
 
 # -- start and end ---------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ GAUGES = {
     "holdfast_circuit_state": {"host", "state"},
     "holdfast_circuit_waiting_messages": {"host"},
     "holdfast_circuits": {"state"},
-    "holdfast_clock_drift_seconds": set(),
+    "holdfast_clock_offset_seconds": set(),
     "holdfast_connections_open": {"listener"},
     "holdfast_dead_letters": set(),
     "holdfast_draining": set(),

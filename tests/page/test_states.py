@@ -106,6 +106,34 @@ def test_with_a_spool_it_says_how_many_are_kept_while_the_database_is_away(brows
     assert browser.text("#reason").startswith("12 webhooks kept on this machine's disk meanwhile. ")
 
 
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_clock_that_is_off_is_told(browser: Browser, script: Script, picture: Picture, look: str) -> None:
+    browser.look(**LOOKS[look])
+    world = worlds.calm()
+    world["status"]["clock"] = {"offset": 259_199.4, "off": True}
+    visit(browser, script, **world)
+    assert browser.text("#headline") == "Healthy, with its clock off"
+    assert browser.text("#clock") == (
+        "Its time is 2 d 23 h ahead of the wall clock, and so are the times shown here."
+        " Signatures go by the wall clock."
+    )
+    contrast, text = browser.run(CONTRAST)
+    assert contrast >= 4.5, text
+    picture(f"clock-{look}")
+    assert browser.console() == []
+
+
+def test_a_clock_that_is_off_is_told_beside_other_trouble_until_it_is_right(browser: Browser, script: Script) -> None:
+    world = worlds.trouble()
+    world["status"]["clock"] = {"offset": -3.0, "off": True}
+    visit(browser, script, **world)
+    assert browser.text("#headline") == "Healthy, with 3 hosts in trouble"
+    assert browser.text("#clock").startswith("Its time is 3 s behind the wall clock,")
+    world["status"]["clock"] = {"offset": -0.1, "off": False}
+    worlds.play(script, **world)
+    until(lambda: not browser.run("return document.getElementById('clock').checkVisibility()"))
+
+
 def test_what_others_wrote_is_text(browser: Browser, script: Script) -> None:
     """Trusted types and the policy would stop markup; the console shows that they never had to."""
     world = worlds.trouble()

@@ -4,12 +4,13 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 
 from holdfast.cli.gateway import PAGE, Document, Gateway, segment
 from holdfast.cli.parsing import add_control, add_watch, command_parser
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import Table, clean, colour_wanted, count, facts, painted
-from holdfast.cli.times import absolute, relative, wall_clock
+from holdfast.cli.times import absolute, relative
 from holdfast.cli.watching import show
 
 STATES = ("enabled", "disabled", "frozen")
@@ -47,7 +48,7 @@ def circuits(arguments: list[str]) -> int:
 
 def _one(gateway: Gateway, host: str, as_json: bool) -> list[str]:
     document = gateway.get(f"/v1/circuits/{segment(host)}")
-    return [json.dumps(document)] if as_json else render(document, wall_clock(), colour_wanted())
+    return [json.dumps(document)] if as_json else render(document, gateway.now(), colour_wanted())
 
 
 def _watched(gateway: Gateway, state: str | None, as_json: bool) -> list[str]:
@@ -62,7 +63,7 @@ def _pages(gateway: Gateway, state: str | None, as_json: bool, limit: int | None
     for page in gateway.pages("circuits", {"state": state}, limit):
         if page:
             found = True
-            yield [*map(json.dumps, page)] if as_json else table.lines(row(each, wall_clock()) for each in page)
+            yield [*map(json.dumps, page)] if as_json else table.lines(map(partial(row, now=gateway.now()), page))
     if not found and not as_json:
         yield [f"no {state} circuits" if state else "no circuits yet"]
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from urllib.parse import urlencode
 
 from holdfast.cli import exporting
@@ -15,7 +16,7 @@ from holdfast.cli.parsing import Parser, add_action, add_control, command_parser
 from holdfast.cli.progress import bar_wanted
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import Table, clean, count, human_size
-from holdfast.cli.times import parse_moment, relative, resolved, spelled_out, wall_clock
+from holdfast.cli.times import parse_moment, relative, resolved, spelled_out
 from holdfast.core.message import DeadReason
 
 _HEADINGS = ("ID", "DIED", "REASON", "RETRIES", "LAST", "HOST")
@@ -88,7 +89,7 @@ def _in_bulk(gateway: Gateway, options: argparse.Namespace) -> None:
     if options.action == "drop" and not options.yes and not any_given(options, _FILTERS):
         confirm(f"Drop all {count(gateway.get('/v1/status')['store']['dead'], 'dead message')}?")
     verb = "replayed" if options.action == "replay" else "dropped"
-    body = filter_of(options, wall_clock())
+    body = filter_of(options, gateway.now())
     bulk = Bulk(f"/v1/dead/{options.action}", verb, "dead message", body, options.limit)
     carry_out(gateway, bulk, _total(gateway, options, options.limit), options.json)
 
@@ -112,7 +113,7 @@ def _total(gateway: Gateway, options: argparse.Namespace, limit: int | None) -> 
 
 
 def _export(gateway: Gateway, options: argparse.Namespace) -> None:
-    query = urlencode(filter_of(options, wall_clock()), errors="surrogateescape")
+    query = urlencode(filter_of(options, gateway.now()), errors="surrogateescape")
     lines = gateway.lines(f"/v1/dead/export?{query}")
     if options.file == exporting.STDOUT:
         exporting.write_out(lines)
@@ -133,14 +134,14 @@ def _list(gateway: Gateway, options: argparse.Namespace) -> None:
     found = False
     for page in _pages(gateway, options):
         found = True
-        lines = map(json.dumps, page) if options.json else table.lines(row(each, wall_clock()) for each in page)
+        lines = map(json.dumps, page) if options.json else table.lines(map(partial(row, now=gateway.now()), page))
         print("\n".join(lines), flush=True)
     if not found and not options.json:
         print("no such dead messages" if any_given(options, _FILTERS) else "no dead messages")
 
 
 def _pages(gateway: Gateway, options: argparse.Namespace) -> Iterator[list[Document]]:
-    select, left = filter_of(options, wall_clock()), options.limit
+    select, left = filter_of(options, gateway.now()), options.limit
     for page in gateway.pages("messages", {"state": "dead", "host": options.host}):
         matching = [message for message in page if is_meant(message, select)][:left]
         if matching:

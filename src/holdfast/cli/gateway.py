@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from holdfast.cli.peer import ANSWER_PATIENCE, Peer
+from holdfast.cli.times import gateway_time
 
 PAGE = 200
 """Items asked for at a time: few enough to show the first ones at once, enough to make a million bearable."""
@@ -26,6 +28,10 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._peer.__exit__(kind, error, trace)
+
+    def now(self) -> datetime:
+        """By the gateway's clock: its times are told from there, and "2h ago" means two hours of its time."""
+        return gateway_time(self.get("/v1/status"))
 
     def get(self, path: str) -> Document:
         return self._document("GET", path)

@@ -12,7 +12,6 @@ from holdfast.cli.gateway import Document, Gateway, segment
 from holdfast.cli.parsing import Parser, name, positive
 from holdfast.cli.progress import bar_wanted
 from holdfast.cli.text import clean
-from holdfast.cli.times import wall_clock
 from holdfast.core.message import State
 
 _DROPPABLE = (State.QUEUED, State.RETRYING, State.HELD, State.DEAD)
@@ -60,7 +59,7 @@ def _drop_many(gateway: Gateway, options: argparse.Namespace) -> None:
             raise Failure("name an ID or a filter; --yes alone drops all that waits or is dead", status=MISUSED)
         store = gateway.get("/v1/status")["store"]
         confirm(f"Drop everything: {store['waiting']:,} waiting and {store['dead']:,} dead messages?")
-    bulk = Bulk("/v1/messages/drop", "dropped", "message", filter_of(options, wall_clock()), options.limit)
+    bulk = Bulk("/v1/messages/drop", "dropped", "message", filter_of(options, gateway.now()), options.limit)
     carry_out(gateway, bulk, _total(gateway, options), options.json)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from holdfast.cli import message_actions as actions
@@ -10,7 +11,7 @@ from holdfast.cli.gateway import Document, Gateway, segment
 from holdfast.cli.parsing import Parser, add_action, add_control, command_parser, name, positive
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import Table, clean, colour_wanted, facts, human_size, painted, shortened
-from holdfast.cli.times import absolute, parse_moment, relative, took, wall_clock
+from holdfast.cli.times import absolute, parse_moment, relative, took
 from holdfast.core.message import State
 
 _HEADINGS = ("ID", "STATE", "ACCEPTED", "RETRIES", "NEXT", "HOST")
@@ -67,7 +68,7 @@ def _parser() -> Parser:
 
 def _show(gateway: Gateway, options: argparse.Namespace) -> None:
     document = gateway.get(f"/v1/messages/{segment(options.id)}")
-    lines = [json.dumps(document)] if options.json else render(document, wall_clock(), colour_wanted())
+    lines = [json.dumps(document)] if options.json else render(document, gateway.now(), colour_wanted())
     print("\n".join(lines))
 
 
@@ -78,7 +79,7 @@ def _list(gateway: Gateway, options: argparse.Namespace) -> None:
         if not page:
             continue
         found = True
-        lines = map(json.dumps, page) if options.json else table.lines(row(each, wall_clock()) for each in page)
+        lines = map(json.dumps, page) if options.json else table.lines(map(partial(row, now=gateway.now()), page))
         print("\n".join(lines), flush=True)
     if not found and not options.json:
         print(clean(nothing_found(options.state, options.host)))

@@ -1,14 +1,14 @@
 """`holdfast status`: how the gateway as a whole is doing."""
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.cli.gateway import Document, Gateway
 from holdfast.cli.parsing import add_control, add_watch, command_parser
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import colour_wanted, facts, human_size, painted
-from holdfast.cli.times import relative, wall_clock
+from holdfast.cli.times import gateway_time, relative
 from holdfast.cli.watching import show
 
 _DEGRADED = {
@@ -29,7 +29,7 @@ def status(arguments: list[str]) -> int:
 
 def _view(gateway: Gateway, as_json: bool) -> list[str]:
     document = gateway.get("/v1/status")
-    return [json.dumps(document)] if as_json else render(document, wall_clock(), colour_wanted())
+    return [json.dumps(document)] if as_json else render(document, gateway_time(document), colour_wanted())
 
 
 def render(document: Document, now: datetime, colour: bool = False) -> list[str]:
@@ -40,6 +40,7 @@ def render(document: Document, now: datetime, colour: bool = False) -> list[str]
         *facts(
             [
                 ("gateway", _gateway(document, now)),
+                *_clock(document.get("clock", {})),
                 ("store", _store(document["store"])),
                 *_waiting(document, now),
                 *_spooled(document["store"], now),
@@ -64,6 +65,15 @@ def _gateway(document: Document, now: datetime) -> str:
     started = relative(document["started_at"], now)
     role = f", role {document['role']}" if "role" in document else ""
     return f"holdfast {document['version']}, process {document['pid']}, started {started}{role}"
+
+
+def _clock(clock: Document) -> list[tuple[str, str]]:
+    if not clock.get("off"):
+        return []
+    seconds = clock["offset"]
+    # To the second: whoever compares a time shown here with one from elsewhere needs to subtract it.
+    way = f"{timedelta(seconds=round(abs(seconds)))} {'ahead of' if seconds > 0 else 'behind'}"
+    return [("clock", f"{way} the wall clock; signatures go by that")]
 
 
 def _store(store: Document) -> str:

@@ -8,7 +8,7 @@ from holdfast.cli.gateway import Document, Gateway, segment
 from holdfast.cli.parsing import add_control, command_parser, name
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import clean, count
-from holdfast.cli.times import absolute, wall_clock
+from holdfast.cli.times import absolute
 
 # Replaying a host's dead letters goes through all of them before it is answered.
 REPLAY_PATIENCE = 600.0
@@ -22,8 +22,9 @@ def freeze(arguments: list[str]) -> int:
     add_control(parser)
     options = parser.parse_args(arguments)
     with Gateway(control_socket(options.socket, options.config)) as gateway:
+        now = gateway.now()
         answer = gateway.post(f"/v1/circuits/{segment(options.host)}/freeze", {})
-    print(json.dumps(answer) if options.json else clean(render_freeze(answer, wall_clock())))
+    print(json.dumps(answer) if options.json else clean(render_freeze(answer, now)))
     return 0
 
 

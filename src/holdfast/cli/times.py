@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from holdfast.core.times import rfc3339
 
@@ -19,6 +20,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def wall_clock() -> datetime:
     # The gateway's clock (holdfast.clock) needs trio; to say "3h ago" a command needs neither.
     return datetime.now(UTC)  # noqa: TID251
+
+
+def gateway_time(status: dict[str, Any]) -> datetime:
+    """What time it is for a gateway, whose clock may be off the wall clock: its moments are seen from there."""
+    # A gateway of an older version does not say.
+    return wall_clock() + timedelta(seconds=status.get("clock", {}).get("offset", 0))
 
 
 def parse_moment(text: str) -> datetime:

@@ -53,15 +53,16 @@ def is_success(status: int) -> bool:
 
 
 def of_answer(
-    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, address: str | None, now: int
+    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, address: str | None, now: int, wall: int
 ) -> Outcome:
+    """`now` and `wall` are the same moment, by holdfast's time and by the wall clock."""
     if is_success(status):
         return Outcome(status=status, address=address)
     return Outcome(
         status=status,
         detail=f"the receiver answered {status}",
         fault=Fault.HOST,
-        retry_after=_retry_after(headers, now),
+        retry_after=_retry_after(headers, now, wall),
         address=address,
         answer=body[:ANSWER_KEPT],
     )
@@ -75,15 +76,17 @@ def of_error(
     return Outcome(error=kind, detail=detail, fault=Fault.HERE if is_here else Fault.HOST, address=address)
 
 
-def _retry_after(headers: Iterable[tuple[bytes, bytes]], now: int) -> int | None:
+def _retry_after(headers: Iterable[tuple[bytes, bytes]], now: int, wall: int) -> int | None:
     for name, value in headers:
         if name == b"retry-after":
-            return parse_retry_after(value.decode("latin-1"), now)
+            return parse_retry_after(value.decode("latin-1"), now, wall)
     return None
 
 
-def parse_retry_after(value: str, now: int) -> int | None:
-    """The moment asked for, by seconds or by date; None when it can't be read or lies in the past."""
+def parse_retry_after(value: str, now: int, wall: int) -> int | None:
+    """The moment asked for, by seconds or by date; None when it can't be read or lies in the past. The receiver's date
+    is by a wall clock: what it is ahead of ours is what it asks for.
+    """
     value = value.strip()
     if _SECONDS.fullmatch(value):
         # However long it is, the schedule's own limit holds; a number of thousands of digits can't be converted.
@@ -91,7 +94,7 @@ def parse_retry_after(value: str, now: int) -> int | None:
     else:
         try:
             date = parsedate_to_datetime(value)
-            moment = int(date.replace(tzinfo=date.tzinfo or UTC).timestamp() * 1000)
+            moment = now + int(date.replace(tzinfo=date.tzinfo or UTC).timestamp() * 1000) - wall
         except (ValueError, TypeError, IndexError, OverflowError):
             return None
     return moment if moment > now else None

@@ -57,13 +57,15 @@ class Courier:
         self._routes = routes
         self._origins: dict[tuple[str, str, str], Origin] = {}
 
-    async def carry(self, message: Message, now: int) -> Outcome:
-        """Make one attempt. `now` is its start, which a Retry-After in seconds counts from."""
+    async def carry(self, message: Message, now: int, wall: int) -> Outcome:
+        """Make one attempt. `now` is its start, and `wall` the same moment by the wall clock, which the receiver's
+        clock is like: the signature carries it, and a Retry-After with a date is judged by it.
+        """
         route = self._routes.get(message.route) if message.route else None
         began = trio.current_time()
         deadline = began + ((route.timeout if route else None) or self._timeout) / 1000
         try:
-            head = self._head(message, route, now)
+            head = self._head(message, route, wall)
             answer = await self._carrier.exchange(self._origin(message, route), head, message.body, deadline)
         except ExchangeError as error:
             return _of_exchange_error(error)
@@ -74,9 +76,9 @@ class Courier:
         except SecretMissing as error:
             return of_error(ErrorKind.SECRET, f"the message could not be signed: {error}")
         if is_success(answer.status):
-            return of_answer(answer.status, (), b"", answer.address, now)
-        ended = now + int((trio.current_time() - began) * 1000)
-        return of_answer(answer.status, answer.headers, answer.body, answer.address, ended)
+            return of_answer(answer.status, (), b"", answer.address, now, wall)
+        took = int((trio.current_time() - began) * 1000)
+        return of_answer(answer.status, answer.headers, answer.body, answer.address, now + took, wall + took)
 
     def _origin(self, message: Message, route: RouteTerms | None) -> Origin:
         zone = ""
@@ -90,7 +92,7 @@ class Courier:
             origin = self._origins[key] = _read_origin(*key)
         return origin
 
-    def _head(self, message: Message, route: RouteTerms | None, now: int) -> bytes:
+    def _head(self, message: Message, route: RouteTerms | None, wall: int) -> bytes:
         headers = message.headers
         signer = route.signer if route is not None else None
         if signer is not None:
@@ -107,7 +109,7 @@ class Courier:
             id = id_text(message.id).encode()
             parts.append(b"webhook-id: %b\r\n" % id)
         if signer is not None:
-            parts.append(signer.headers(id, now, message.body))
+            parts.append(signer.headers(id, wall, message.body))
         if b"user-agent" not in given:
             parts.append(self._user_agent)
         if message.body or message.method in _ALWAYS_WITH_LENGTH:

@@ -319,7 +319,7 @@ class Dispatcher:
         """What came of it and when it began, or that it could not be made now."""
         began = self._clock.now()
         try:
-            outcome = await self._courier.carry(start.entry.message, began)
+            outcome = await self._courier.carry(start.entry.message, began, self._clock.wall())
         except AddressBusy as busy:
             return busy
         except trio.Cancelled:

@@ -91,12 +91,14 @@ class Signer:
         """Whether a shared key is shorter than Standard Webhooks asks for."""
         self._read(self._source.version())
 
-    def headers(self, id: bytes, now: int, body: bytes) -> bytes:
-        """The lines that sign one attempt at `now` in milliseconds; `id` is the message's `webhook-id`."""
+    def headers(self, id: bytes, wall: int, body: bytes) -> bytes:
+        """The lines that sign one attempt; `id` is the message's `webhook-id`. A verifier compares the timestamp with
+        its own wall clock: `wall` is this machine's, in milliseconds.
+        """
         version = self._source.version()
         if version != self._version:
             self._read(version)
-        timestamp = b"%d" % (now // 1000)
+        timestamp = b"%d" % (wall // 1000)
         content = b"%b.%b.%b" % (id, timestamp, body)
         signatures = b" ".join([signature(content) for signature in self._signatures])
         return b"webhook-timestamp: %b\r\nwebhook-signature: %b\r\n" % (timestamp, signatures)

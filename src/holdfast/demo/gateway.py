@@ -85,9 +85,9 @@ class Gateway:
         await self._transport.aclose()
 
     def _status_server(self) -> Server:
-        # The clock is meant to drift, and nobody scrapes a demo for its connections.
+        # Nobody scrapes a demo for its connections.
         told = (self.insight, self.ledger, self.dispatcher, self._lifecycle, self.clock)
-        metrics = Metrics(*told, dict, lambda: 0, self.config.store.path)
+        metrics = Metrics(*told, dict, self.config.store.path)
         listener = StatusListener(self.insight, Probes(self.insight, metrics), frozenset({"localhost", LOOPBACK}))
         return Server(listener, LOCAL_LIMITS, gate=listener.gate)
 

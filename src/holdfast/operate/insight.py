@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast import __version__
-from holdfast.clock import Clock
+from holdfast.clock import Clock, is_off, offset
 from holdfast.core.circuit import CircuitRules, CircuitState
 from holdfast.core.message import State, id_text, masked_lane, parse_id
 from holdfast.core.schedule import RetryRules, expires_at
@@ -59,6 +59,7 @@ class Insight:
             "ready": condition.ready,
             "degraded": self.degraded(),
             "draining": condition.draining,
+            "clock": self._clock_state(),
             "store": {
                 "path": store.path,
                 "used_bytes": store.used_bytes,
@@ -85,6 +86,11 @@ class Insight:
                 "trips": dict(tally.trips),
             },
         }
+
+    def _clock_state(self) -> dict[str, Any]:
+        """How far holdfast's time is ahead of the wall clock, and whether that is more than clocks usually differ."""
+        ahead = offset(self._clock)
+        return {"offset": shapes.seconds(ahead), "off": is_off(ahead)}
 
     def degraded(self) -> list[str]:
         troubles = {"store_away": self._condition.store_away, "store_full": self._condition.store_full}

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import trio
 
 from holdfast import __version__
-from holdfast.clock import Clock
+from holdfast.clock import Clock, offset
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import DeadReason, ErrorKind, masked_lane
 from holdfast.core.tally import Distribution, Tally
@@ -47,7 +47,7 @@ class Scene:
     tally: Tally
     in_flight: int
     connections: Mapping[str, int]
-    clock_drift: int
+    clock_offset: int
     healthy: bool
     ready: bool
     draining: bool
@@ -76,8 +76,8 @@ class Reading(NamedTuple):
 
 
 class Metrics:
-    """`connections` gives the open connections by listener, `drift` the wall clock's way off the clock's, in ms;
-    `volume` is a folder on the store's volume, None if the store is elsewhere.
+    """`connections` gives the open connections by listener; `volume` is a folder on the store's volume, None if the
+    store is elsewhere.
     """
 
     def __init__(
@@ -88,7 +88,6 @@ class Metrics:
         condition: Condition,
         clock: Clock,
         connections: Callable[[], Mapping[str, int]],
-        drift: Callable[[], int],
         volume: Path | None,
     ) -> None:
         self._insight = insight
@@ -97,7 +96,6 @@ class Metrics:
         self._condition = condition
         self._clock = clock
         self._connections = connections
-        self._drift = drift
         self._volume = volume
         self._thread = trio.CapacityLimiter(1)
 
@@ -119,7 +117,7 @@ class Metrics:
             tally=self._condition.tally,
             in_flight=self._deliveries.attempts_in_flight,
             connections=self._connections(),
-            clock_drift=self._drift(),
+            clock_offset=offset(self._clock),
             healthy=self._insight.health()[0],
             ready=self._insight.readiness(strict=False)[0],
             draining=self._condition.draining,
@@ -217,9 +215,9 @@ METRICS = (
         "listener",
     ),
     _gauge(
-        "clock_drift_seconds",
-        "How far the wall clock moved away from the gateway's clock since its start.",
-        lambda scene: scene.clock_drift / 1000,
+        "clock_offset_seconds",
+        "How far the gateway's time is ahead of the machine's wall clock; negative if it is behind.",
+        lambda scene: scene.clock_offset / 1000,
     ),
     # What came in.
     _counter("accepted_total", "Webhooks put on disk and acknowledged.", lambda scene: scene.tally.accepted),

@@ -54,7 +54,7 @@ class IngestSide:
         self.intake = Intake(
             *settings,
             self._store,
-            FollowingClock(beginning.offset),
+            FollowingClock(beginning.booted_at),
             self._guard,
             self._tally,
             beginning.listening,

@@ -63,12 +63,12 @@ class Settings(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """What ingest goes on from. `own` are holdfast's own listeners, `offset` is its clock's, to the boot-time clock."""
+    """What ingest goes on from. `own` are holdfast's own listeners, `booted_at` is its clock's."""
 
     settings: Settings
     listening: Address
     own: frozenset[tuple[str, int]]
-    offset: int
+    booted_at: int
     last_id: MessageId
 
 

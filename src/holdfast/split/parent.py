@@ -132,7 +132,7 @@ class IngestProcess:
 
     async def _begin(self, channel: Channel) -> list[Frame]:
         """The first frames: the process serves. None if it ended before it did."""
-        beginning = Beginning(self._settings, self._listening, self._own, self._clock.offset, self._ledger.last_id)
+        beginning = Beginning(self._settings, self._listening, self._own, self._clock.booted_at, self._ledger.last_id)
         channel.post(Kind.BEGIN, beginning)
         self._untaken.append(trio.Event())
         return await channel.receive()
