@@ -91,6 +91,7 @@ def test_the_sdist_gives_the_same_wheel_and_itself_byte_for_byte(built: Path, wh
     source = tmp_path / f"holdfast-{__version__}"
     assert package_files(source / "src" / "holdfast") == package_files(PACKAGE)
     assert all((source / name).exists() for name in ("README.md", "CHANGELOG.md", "config/holdfast.toml", "tests"))
+    assert not any((source / name).exists() for name in (".git", ".venv", "dist", "var"))
     (source / "PKG-INFO").unlink()  # the sdist's own: a clone has none
     for path in source.rglob("*"):
         path.chmod(path.stat().st_mode & 0o700)
