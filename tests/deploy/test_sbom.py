@@ -3,11 +3,13 @@
 import json
 import os
 import subprocess
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from amount import LONG
 from deploy.dockerfile import REPOSITORY
 from deploy.locks import RUNTIME, applies, hashes, pins, version
 from deploy.tools import OWN, PATIENCE, tool
@@ -51,13 +53,16 @@ def test_each_package_has_its_licence_and_the_hashes_of_the_lock(bill: dict[str,
         assert files["hashes"] == [{"alg": "SHA-256", "content": content} for content in locked[name]]
 
 
+def test_it_says_nothing_of_when_and_where_it_was_made(bill: dict[str, Any]) -> None:
+    assert bill["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    assert uuid.UUID(bill["serialNumber"]).version == 5
+    assert str(REPOSITORY) not in json.dumps(bill)
+
+
+@pytest.mark.skipif(not LONG, reason="makes the bill a second time: only in make test-long")
 def test_it_can_be_made_again_byte_for_byte(bill: dict[str, Any], tmp_path: Path) -> None:
     again = make(tmp_path / "again.json", TZ="Asia/Tokyo", LC_ALL="POSIX", PYTHONHASHSEED="7")
-    assert json.loads(again) == bill
     assert again.decode() == json.dumps(bill, indent=2, sort_keys=True) + "\n"
-    assert bill["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
-    assert bill["serialNumber"].startswith("urn:uuid:")
-    assert str(REPOSITORY) not in again.decode()
 
 
 @pytest.mark.parametrize(
