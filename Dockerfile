@@ -1,18 +1,19 @@
 # Two stages: what builds the wheel and installs it stays in the first. tests/deploy/test_image_steps.py reads this file
 # and carries out the same steps.
-FROM python:3.11.14-slim-bookworm AS build
+FROM python:3.11.16-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS build
 WORKDIR /build
-COPY requirements.lock pyproject.toml README.md ./
+COPY requirements.lock requirements-build.lock pyproject.toml README.md ./
 COPY src ./src
-# The lock pins everything: what builds the wheel, and what the wheel needs. --python: the environment itself gets no pip.
-RUN pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock hatchling \
+# The locks name everything with its hash: what builds the wheel, and what the wheel needs. Nothing else is built here, as
+# what would build it has no hash. --python: the environment itself gets no pip.
+RUN pip install --no-cache-dir --disable-pip-version-check --only-binary :all: --require-hashes -r requirements-build.lock \
     && pip wheel --no-cache-dir --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist . \
     && python -m venv --without-pip /opt/holdfast \
-    && wheel="$(echo dist/holdfast-*.whl)" \
     && pip --python /opt/holdfast install --no-cache-dir --disable-pip-version-check --only-binary :all: \
-        --constraint requirements.lock "${wheel}[fast,ed25519,postgres]"
+        --require-hashes -r requirements.lock \
+    && pip --python /opt/holdfast install --no-cache-dir --disable-pip-version-check --no-index --no-deps dist/holdfast-*.whl
 
-FROM python:3.11.14-slim-bookworm
+FROM python:3.11.16-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 LABEL org.opencontainers.image.title="holdfast" \
       org.opencontainers.image.description="A sidecar that delivers outbound webhooks and never loses one silently" \
       org.opencontainers.image.version="0.1.0"

@@ -2,14 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/tools/bin
 
-.PHONY: run test test-long sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
+.PHONY: run test test-long sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay
+.PHONY: wheel sbom lock digests clean
 COUNT ?= 1000000
 MINUTES ?= 60
 DEAD ?= 50000
 
-run: $(READY)  ## start the gateway with config/dev.toml
+run: $(RUNS)  ## start the gateway with config/dev.toml
 	@echo "a receiver:  python3 deploy/example/receiver.py 9000"
 	@echo "a webhook:   curl -i -d '{\"hello\": \"world\"}' http://127.0.0.1:8800/http://127.0.0.1:9000/hook"
 	@echo "a page:      http://127.0.0.1:8801/"
@@ -40,18 +43,26 @@ format: $(READY)
 	$(BIN)/ruff check --fix src tests docs
 	$(BIN)/ruff format src tests docs
 
-$(READY): requirements.lock pyproject.toml
+# Nothing is installed that a lock does not name with its hash.
+INSTALL = -m pip install --quiet --disable-pip-version-check --require-hashes
+
+$(RUNS): requirements.lock requirements-build.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python $(INSTALL) -r requirements.lock -r requirements-build.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	touch $(READY)
+	touch $@
+
+$(READY): requirements-dev.lock $(RUNS)
+	$(BIN)/python $(INSTALL) -r requirements-dev.lock
+	touch $@
 
 tools: $(VENV)/tools/.ready  ## what holds the Dockerfile and deploy/ to their formats; their tests are skipped without
 
+# In an environment of its own: httpx would import some of it, and the gateway with it.
 $(VENV)/tools/.ready: requirements-tools.lock $(READY)
 	$(PYTHON) -m venv $(VENV)/tools
-	$(VENV)/tools/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements-tools.lock
+	$(TOOLS)/python $(INSTALL) --no-compile -r requirements-tools.lock
 	touch $@
 
 BENCH = PYTHONPATH=tests $(BIN)/python -m
@@ -72,13 +83,35 @@ bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting an
 bench-replay: $(READY)  ## dead replay of DEAD messages, interrupted and repeated
 	$(BIN)/python tests/bench/replay.py $(DEAD)
 
-lock:  ## resolve pyproject.toml anew and write what came out of it
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade hatchling editables '.[dev]'
-	{ echo '# Written by `make lock`: what `make run` and `make test` install.'; \
-	  $(BIN)/python -m pip freeze --exclude holdfast --exclude pip --exclude setuptools; } > requirements.lock
-	rm -rf $(VENV)
+wheel: $(RUNS)  ## the wheel and the sdist, in dist/: the same sources give the same bytes
+	$(BIN)/python -m hatchling build
+	sha256sum dist/*.whl dist/*.tar.gz
+
+SBOM = dist/holdfast.cdx.json
+
+sbom: $(VENV)/tools/.ready  ## what runs, as CycloneDX in dist/: versions, hashes, licences; the date is that of the commit
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} \
+	    $(TOOLS)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --no-validate $(VENV) \
+	    | $(TOOLS)/python deploy/sbom.py requirements.lock $(SBOM)
+
+# For each Python from 3.11 on and for each kind of machine at once, with the hashes of every file of a version.
+LOCK = $(TOOLS)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+    --custom-compile-command 'make lock'
+
+lock: $(VENV)/tools/.ready  ## resolve pyproject.toml anew and write what came out of it
+	$(LOCK) pyproject.toml --extra fast --extra ed25519 --extra postgres --output-file requirements.lock
+	$(LOCK) --group build --output-file requirements-build.lock
+	$(LOCK) pyproject.toml --extra dev --group build --constraint requirements.lock --constraint requirements-build.lock \
+	    --output-file requirements-dev.lock
+	$(LOCK) --group tools --output-file requirements-tools.lock
+
+IMAGES = Dockerfile deploy/compose/compose.yaml deploy/compose/fleet.yaml
+
+digests:  ## ask the registry which images the tags in use stand for now, and write their digests
+	for image in $$(grep --no-filename --only-matching '[^ ]*@sha256:' $(IMAGES) | sort --unique); do \
+	    digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' $${image%@*}) || exit 1; \
+	    sed --in-place "s|$$image[0-9a-f]*|$${image%@*}@$$digest|" $(IMAGES); \
+	done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -4,6 +4,7 @@ The dependencies are linked from this environment into an empty one: those that 
 ask for. That needs no network, and an import of something undeclared fails.
 """
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -82,18 +83,23 @@ def test_the_wheel_holds_the_whole_package(wheel: Path) -> None:
     assert {"holdfast/py.typed", "holdfast/operate/page.html"} <= names
 
 
-def test_the_sdist_gives_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
-    with tarfile.open(next(built.glob("*.tar.gz"))) as file:
+def test_the_sdist_gives_the_same_wheel_and_itself_byte_for_byte(built: Path, wheel: Path, tmp_path: Path) -> None:
+    """In another folder, and with other dates, permissions, umask, time zone and locale."""
+    sdist = next(built.glob("*.tar.gz"))
+    with tarfile.open(sdist) as file:
         file.extractall(tmp_path, filter="data")
     source = tmp_path / f"holdfast-{__version__}"
     assert package_files(source / "src" / "holdfast") == package_files(PACKAGE)
     assert all((source / name).exists() for name in ("README.md", "CHANGELOG.md", "config/holdfast.toml", "tests"))
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=source)
-    again = next((tmp_path / "again").iterdir())
-    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
-        assert {name: first.read(name) for name in first.namelist()} == {
-            name: second.read(name) for name in second.namelist()
-        }
+    assert not any((source / name).exists() for name in (".git", ".venv", "dist", "var"))
+    (source / "PKG-INFO").unlink()  # the sdist's own: a clone has none
+    for path in source.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
+        os.utime(path, (1, 1))
+    elsewhere = ("env", "TZ=Asia/Tokyo", "LC_ALL=POSIX", "PYTHONUTF8=0", "sh", "-c", 'umask 077; exec "$@"', "sh")
+    run(*elsewhere, sys.executable, "-m", "hatchling", "build", "-d", tmp_path / "again", cwd=source)
+    for first in (sdist, wheel):
+        assert (tmp_path / "again" / first.name).read_bytes() == first.read_bytes()
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
