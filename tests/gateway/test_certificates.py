@@ -1,4 +1,4 @@
-"""Receivers whose certificate is odd: nothing is ever sent to them, and the attempt says why, as the receiver's fault."""
+"""Receivers with odd certificates: nothing is ever sent to them, and the attempt says why. The fault is theirs."""
 
 import ipaddress
 import random

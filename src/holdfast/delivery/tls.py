@@ -27,7 +27,7 @@ class UnusableFile(Exception):
 
 
 def look_at(path: Path) -> os.stat_result:
-    """Raises UnusableFile also for what reading might wait for, or not come to an end of: a pipe, a device, too much."""
+    """Raises UnusableFile also for what reading might wait for or never end: a pipe, a device, too much."""
     try:
         found = path.stat()
     except OSError as error:
