@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A receiver to try holdfast with: prints what arrives and answers 200, until it is told to answer something else.
 
-python3 deploy/example/receiver.py [PORT [ADDRESS]]
-curl http://127.0.0.1:9000/answer/503       from now on it answers 503; a webhook to /hook?status=503 alone gets it
+    python3 deploy/example/receiver.py [PORT [ADDRESS]]
+    curl http://127.0.0.1:9000/answer/503       from now on it answers 503; a webhook to /hook?status=503 alone gets it
 """
 
 import sys
