@@ -1,11 +1,14 @@
 """What the config only names is read at start: every fault at once, and nothing repeated."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.config import ConfigError, build
 from holdfast.credentials import read_credentials
+from holdfast.delivery.tls import MOST
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -43,6 +46,32 @@ def test_every_fault_is_told_at_once_by_its_key(tmp_path: Path) -> None:
         "delivery.ca_file",
     ]
     assert "hunter2" not in str(raised.value)
+
+
+def naming(path: Path) -> dict[str, Any]:
+    """A config that has this file everywhere."""
+    sign = {"secret_file": str(path)}
+    return {
+        "ingest": {"token_file": str(path)},
+        "delivery": {"ca_file": str(path), "proxy": "http://proxy.example:3128", "proxy_credentials_file": str(path)},
+        "routes": {"one": {"url": "https://a.example", "sign": sign, "client_cert_file": str(path)}},
+    }
+
+
+def test_what_reading_would_not_come_to_an_end_of_is_refused(tmp_path: Path) -> None:
+    """A reload reads them on the loop."""
+    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, MOST + 1)
+    for path, why in (
+        (pipe, "it is not a regular file"),
+        (Path("/dev/zero"), "it is not a regular file"),
+        (huge, "it is larger than 4 MiB"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            read_credentials(build(naming(path)), {})
+        assert [fault.problem for fault in raised.value.faults] == [f"{path} can't be read: {why}"] * 5
 
 
 def test_what_was_read(tmp_path: Path) -> None:

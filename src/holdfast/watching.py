@@ -65,6 +65,9 @@ def _look(path: Path) -> Look:
 
 
 def _digest(path: Path) -> bytes:
+    # A pipe would be waited for.
+    if not path.is_file():
+        return b""
     try:
         return blake2b(path.read_bytes(), digest_size=16).digest()
     except OSError:

@@ -1,5 +1,6 @@
 """Files that TLS needs: told when they are bad, and read again when a certificate is renewed."""
 
+import os
 import ssl
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def test_verification_is_on_and_old_versions_are_off(tmp_path: Path, authority: 
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_a_second_handshake_is_for_routes_that_have_a_certificate_to_show(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    """Any other receiver would ask for one after the other, and each takes CPU."""
+    certificate = ClientCertificate("billing", *write(tmp_path, authority.issue_cert("client.example")))
+    contexts = Contexts(None, {"billing": certificate})
+    assert contexts.context(origin()).options & ssl.OP_NO_RENEGOTIATION
+    assert not contexts.context(origin(certificate.zone)).options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_the_variable_that_writes_session_keys_to_a_file_is_not_heeded(
@@ -88,6 +99,15 @@ def test_files_in_the_middle_of_a_renewal_leave_the_old_certificate(tmp_path: Pa
     assert certificate.zone != before[0]
 
 
+def test_a_pipe_in_the_place_of_a_certificate_is_not_waited_for(tmp_path: Path, authority: trustme.CA) -> None:
+    cert, key = write(tmp_path, authority.issue_cert("client.example"))
+    certificate = ClientCertificate("billing", cert, key)
+    before = certificate.zone, certificate.context
+    cert.unlink()
+    os.mkfifo(cert)
+    assert (certificate.zone, certificate.context) == before
+
+
 def test_certificate_and_key_in_one_file(tmp_path: Path, authority: trustme.CA) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(authority.issue_cert("client.example").private_key_and_cert_chain_pem.bytes())
@@ -105,7 +125,7 @@ def test_bad_files_are_told(tmp_path: Path, authority: trustme.CA) -> None:
         ClientCertificate("billing", cert, key)
     with pytest.raises(UnusableFile, match="holds no certificates"):
         Contexts(key, {})
-    with pytest.raises(UnusableFile, match="can't be read: Is a directory"):
+    with pytest.raises(UnusableFile, match="can't be read: it is not a regular file"):
         Contexts(tmp_path, {})
 
 

@@ -142,6 +142,21 @@ def memory(pid: int) -> dict[str, int]:
     return {name: int(size) for name, size in re.findall(r"(VmRSS|RssAnon|RssFile):\s+(\d+) kB", text)}
 
 
+@pytest.mark.usefixtures("processes")
+def test_a_crash_leaves_no_memory_on_the_disk(tmp_path: Path) -> None:
+    """Whatever limit it was started with."""
+    script = tmp_path / "with-cores"
+    script.write_text(f'#!/bin/sh\nulimit -S -c "$(ulimit -H -c)"\ncd {tmp_path}\nexec "{forking.HOLDFAST}" "$@"\n')
+    script.chmod(0o700)
+    with forking.executing(str(script)), running(tmp_path / "store") as gateway:
+        for pid in reversed(gateway.pids):
+            limits = Path(f"/proc/{pid}/limits").read_text()
+            assert re.search(r"^Max core file size +0 ", limits, re.MULTILINE)
+            os.kill(pid, signal.SIGSEGV)
+        assert gateway.process.wait(PATIENCE) == -signal.SIGSEGV
+    assert not list(tmp_path.glob("core*"))
+
+
 @pytest.mark.usefixtures("executed")
 def test_idle_it_takes_little_memory_and_no_cpu(gateway: Gateway, measured: Callable[[str], None]) -> None:
     gateway.get("/healthz")

@@ -1,5 +1,6 @@
 """A new config is taken over by SIGHUP or on call, without dropping a connection or an attempt."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -59,6 +60,18 @@ def test_a_bad_file_keeps_the_old_config_and_says_why(tmp_path: Path, receiver: 
         until(lambda: sum(event["event"] == "reload_refused" for event in gateway.events()) == 2)
         assert httpx.post(f"http://{gateway.ingest}/to/billing", **PLAIN).status_code == 202
         receiver.wait_for_one()
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("let-me-in-0123456789")
+    with configured(tmp_path, f'[ingest]\ntoken_file = "{token}"\n') as (gateway, _):
+        token.unlink()
+        os.mkfifo(token)
+        answer = gateway.call("POST", "/v1/reload")
+        assert answer.status_code == 422
+        assert "not a regular file" in answer.json()["detail"]
+        assert gateway.get("/healthz").status_code == 200
 
 
 def test_what_needs_a_restart_is_told_and_left(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from crash.load import Book, Load, Post, agent
 from gateway.hostile import raw_client, rest, statuses
 from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 
+ROUTE = "[routes.billing]\nurl = 'https://hooks.example.com'\n"
 SENDERS = 6
 WATCHED_SECONDS = 2.0
 """How long wake-ups are counted for; nothing is waited for by it."""
@@ -67,6 +68,17 @@ def test_ingest_has_what_it_needs_and_nothing_else(gateway: Gateway) -> None:
     assert descriptors(child) & descriptors(parent) <= {str(gateway.log), "/dev/null"}
     assert not [link for link in descriptors(child) if link.startswith(str(gateway.control.parent) + "/")]
     assert gateway.get("/status").json()["pid"] == parent
+
+
+def test_ingest_has_no_secret_that_it_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text(f"{ROUTE}sign = {{ secret_env = 'SIGNS' }}\n")
+    monkeypatch.setenv("SIGNS", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    with running(tmp_path / "store", config) as gateway:
+        environment = Path(f"/proc/{ingest_process(gateway)}/environ").read_bytes()
+        assert b"PATH=" in environment
+        assert b"SIGNS" not in environment
+        assert b"HOLDFAST_" not in environment
 
 
 def test_what_ingest_counts_is_in_the_one_status_and_the_one_metrics(gateway: Gateway, receiver: Receiver) -> None:
@@ -264,6 +276,46 @@ def test_ingest_that_dies_before_it_serves(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (5, "")
     assert '"ingest_process_died"' in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+HOSTILE = """
+import os, pickle, socket, struct, sys
+if "holdfast.split.child" in sys.orig_argv:
+    channel = socket.socket(fileno=int(sys.orig_argv[-2]))
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (os.environ["PROOF"],)
+    import msgpack
+    for content in ([6, None], {said}):
+        packed = content if isinstance(content, bytes) else msgpack.packb(content)
+        channel.sendall(struct.pack(">I", len(packed)) + packed)
+    while channel.recv(65536):
+        pass
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[0, pickle.dumps(Code())]",
+        "[99, None]",
+        "[8, [{}, [], 0, 0]]",
+        "[7, [[1, 2, 3, 4, 5, 6]]]",
+        "b'\\xc1' * 9",
+        "b'\\x91' * 5_000",
+    ],
+)
+def test_what_ingest_says_is_never_run_and_nonsense_ends_both(tmp_path: Path, said: str) -> None:
+    """As if a stranger had taken it over: Python runs this file first in every process that has it in its path."""
+    proof = tmp_path / "proof"
+    (tmp_path / "sitecustomize.py").write_text(HOSTILE.replace("{said}", said))
+    environment = settings(tmp_path / "store") | {"PYTHONPATH": str(tmp_path), "PROOF": str(proof)}
+    ended = forking.run("run", env=environment)
+    assert not proof.exists()
+    assert ended.returncode == 5
+    assert "Traceback" not in ended.stderr
+    assert "it said what is no frame" in ended.stderr
 
 
 def test_a_port_is_free_as_soon_as_both_are_gone(tmp_path: Path, receiver: Receiver) -> None:

@@ -7,16 +7,19 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gateway.hostile import rest, statuses
 from harness import PATIENCE, Gateway, running, until
 from operate.scraping import run_in_vain, scrape
 
 STRANGER, OPERATOR, GROUP = 54_321, 54_322, 54_400
+ASKING = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 CURL = shutil.which("curl")
 
 as_others = pytest.mark.skipif(
@@ -37,9 +40,9 @@ def own_group_name() -> str:
     return grp.getgrgid(os.getegid()).gr_name
 
 
-def curl(path: Path, **who: object) -> "subprocess.CompletedProcess[str]":
+def curl(path: Path, *before: str, **who: object) -> "subprocess.CompletedProcess[str]":
     """GET /v1/status as another user; the last line of the output is the status."""
-    words = [CURL, "--silent", "--show-error", "--write-out", "\n%{http_code}", "--unix-socket", str(path)]
+    words = [*before, CURL, "--silent", "--show-error", "--write-out", "\n%{http_code}", "--unix-socket", str(path)]
     return subprocess.run(
         [*words, "http://holdfast/v1/status"],
         capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/", env={}, **who,
@@ -103,6 +106,51 @@ def test_others_are_refused_even_when_the_mode_would_let_them_in(folder: Path, g
         until(lambda: gateway.events()[-1]["event"] == "control_refused")
         assert gateway.events()[-1]["user"] == STRANGER
         assert gateway.call("GET", "/v1/status").status_code == 200, "root is still let in"
+
+
+@as_others
+def test_whoever_is_root_in_a_namespace_of_their_own_is_a_stranger(folder: Path) -> None:
+    control = folder / "control.sock"
+    with running(folder / "store", listen__control=control):
+        control.chmod(0o666)
+        done = curl(control, "unshare", "--user", "--map-root-user", user=STRANGER, group=STRANGER, extra_groups=[])
+        if not done.stdout:
+            pytest.skip(f"no user namespaces here: {done.stderr}")
+        assert done.stdout.endswith("\n403")
+
+
+PASSING = f"""
+import os, socket, sys
+os.setgroups([]), os.setgid({STRANGER}), os.setuid({STRANGER})
+connected = socket.socket(socket.AF_UNIX)
+connected.connect(sys.argv[2])
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"x"], [connected.fileno()])
+"""
+
+
+@as_others
+def test_who_connected_counts_and_not_who_has_the_connection_now(folder: Path) -> None:
+    control = folder / "control.sock"
+    with running(folder / "store", listen__control=control):
+        control.chmod(0o666)
+        here, there = socket.socketpair()
+        with here, there:
+            words = [sys.executable, "-c", PASSING, str(there.fileno()), str(control)]
+            subprocess.run(words, pass_fds=[there.fileno()], check=True, timeout=PATIENCE)
+            _, (number,), _, _ = socket.recv_fds(here, 1, 1)
+        with socket.socket(fileno=number) as passed:
+            passed.sendall(ASKING)
+            assert statuses(rest(passed)) == [403]
+
+
+def test_descriptors_that_come_with_a_request_are_dropped(gateway: Gateway) -> None:
+    open_now = Path(f"/proc/{gateway.process.pid}/fd")
+    before = len(list(open_now.iterdir()))
+    with socket.socket(socket.AF_UNIX) as operator, open(os.devnull) as nothing:  # noqa: PTH123
+        operator.connect(str(gateway.control))
+        socket.send_fds(operator, [ASKING], [nothing.fileno()] * 250)
+        assert statuses(rest(operator)) == [200]
+        assert len(list(open_now.iterdir())) < before + 250
 
 
 def test_an_unknown_group_is_a_fault_of_the_config(tmp_path: Path) -> None:

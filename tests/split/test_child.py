@@ -1,5 +1,6 @@
 """The ingest process alone, with a test in the place of the gateway: it says what it is told, and never more."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ class Owner:
         self._received = bytearray()
         with there, socket.create_server(("127.0.0.1", 0)) as listening:
             self.address = Address(*listening.getsockname())
-            self.process = start_ingest([there, listening])
+            self.process = start_ingest([there, listening], os.environ)
         self._here.settimeout(PATIENCE)
 
     def begin(self) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import resource
 from functools import partial
 
 from holdfast.cli.failure import MISUSED, Failure
@@ -15,6 +16,7 @@ _FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.st
 
 def run(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
+    leave_no_core()
     config = load_config(options.config, flags_of(options))
     if options.role is not None and config.store.url is None:
         raise Failure("--role is for replicas that share a database: it needs store.url", status=MISUSED)
@@ -25,6 +27,12 @@ def run(arguments: list[str]) -> int:
     return main(
         config, partial(load, options.config, os.environ, flags_of(options)), file, Role(options.role or Role.ALL)
     )
+
+
+def leave_no_core() -> None:
+    """Bodies and secrets would be in it. The hard limit stays: an operator who wants one has it with `prlimit`."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, str]:

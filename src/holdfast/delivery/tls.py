@@ -1,10 +1,15 @@
 """TLS towards receivers: verification always on, TLS 1.2 at least, and each route's own client certificate.
 
+A handshake runs on the loop, so no receiver may choose how much CPU it takes: neither by the size of Diffie-Hellman
+numbers nor by asking for one handshake after another on the same connection.
+
 Files are read at start, so that a bad one is told then. A client certificate is looked at again with every attempt of
 its route: the last certificate and key that fit each other are used.
 """
 
+import os
 import ssl
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +18,25 @@ from typing import NoReturn
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.transport import Origin
 
+MOST = 4 << 20
+"""Bytes of a file with credentials. The largest is a list of authorities: the system's takes a quarter of a MiB."""
+
 
 class UnusableFile(Exception):
-    """A certificate, key or authority file that can't be used; the text says why."""
+    """A file with credentials that can't be used; the text says why."""
+
+
+def look_at(path: Path) -> os.stat_result:
+    """Raises UnusableFile also for what reading might wait for or never end: a pipe, a device, too much."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UnusableFile(f"{path} can't be read: it is not a regular file")
+    if found.st_size > MOST:
+        raise UnusableFile(f"{path} can't be read: it is larger than {MOST >> 20} MiB")
+    return found
 
 
 class ClientCertificate:
@@ -40,6 +61,8 @@ class ClientCertificate:
 
     def _load(self) -> ssl.SSLContext:
         context = _new_context()
+        # Some servers ask for a certificate only when they know the path, by a second handshake.
+        context.options &= ~ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(self._cert_file, self._key_file, password=_refuse_to_ask)
         except ssl.SSLError as error:
@@ -49,10 +72,7 @@ class ClientCertificate:
         return context
 
     def _look(self) -> list[tuple[int, int, int]]:
-        try:
-            found = [path.stat() for path in (self._cert_file, self._key_file) if path is not None]
-        except OSError as error:
-            raise UnusableFile(f"{error.filename} can't be read: {error.strerror}") from error
+        found = [look_at(path) for path in (self._cert_file, self._key_file) if path is not None]
         return [(status.st_mtime_ns, status.st_ino, status.st_size) for status in found]
 
 
@@ -81,10 +101,17 @@ class Contexts:
 def _new_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    # A common name is free text: an authority that may not certify a name may still write it there.
+    context.hostname_checks_common_name = False
+    # With DHE the receiver chooses the prime: one of 10,000 bits takes a second.
+    quick = [cipher["name"] for cipher in context.get_ciphers() if cipher["kea"] != "kx-dhe"]
+    context.set_ciphers(":".join(quick))
     return context
 
 
 def _read_authorities(path: Path) -> str:
+    look_at(path)
     try:
         text = path.read_text("ascii", "replace")
         _new_context().load_verify_locations(cadata=text)

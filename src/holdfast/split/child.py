@@ -17,7 +17,7 @@ from holdfast.intake import LAST_ANSWERS, Intake
 from holdfast.log import setup
 from holdfast.split.channel import Channel
 from holdfast.split.distant import DistantStore
-from holdfast.split.frames import Beginning, Frame, Kind, Settings, encode_counts
+from holdfast.split.frames import Beginning, Frame, Kind, Settings, encode_counts, unpickled
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ async def run(sock: socket.socket, listeners: list[trio.SocketListener]) -> None
     if not frames:
         return
     (_, beginning), *more = frames
-    ingest = IngestSide(channel, beginning)
+    ingest = IngestSide(channel, unpickled(beginning))
     async with trio.open_nursery() as talking:
         talking.start_soon(channel.send)
         async with trio.open_nursery() as serving:
@@ -79,8 +79,8 @@ class IngestSide:
                 self._store.answered(content)
             case Kind.COUNT, _:
                 self._channel.post(Kind.COUNTS, encode_counts(self._tally, self.intake.connections))
-            case Kind.SETTINGS, Settings():
-                await self._configure(content)
+            case Kind.SETTINGS, bytes():
+                await self._configure(unpickled(content))
                 self._channel.post(Kind.TAKEN)
             case Kind.FAILED, str():
                 self._store.fail(content)

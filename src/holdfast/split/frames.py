@@ -18,9 +18,10 @@
               place or nil (one that another holdfast hands over)]
     COUNTS    [refusals by slug, counts of ack_seconds, their total, open connections]
 
-Both ends are the same program of the same user, and nobody else holds the socketpair: so pickle is safe here, and the
-config needs no second spelling. A message travels as the record that the store keeps (store/records.py), encoded by the
-ingest process alone.
+Both ends are the same program of the same user, and nobody else holds the socketpair, so the config needs no second
+spelling than pickle's. Only the ingest process unpickles: it reads what strangers send, and what it says must not
+become code in the process that has the store. A message travels as the record that the store keeps
+(store/records.py), encoded by the ingest process alone.
 """
 
 import pickle
@@ -30,13 +31,15 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from holdfast.config import Address, Config
-from holdfast.core.errors import StoreFull
+from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.message import MessageId
 from holdfast.core.tally import Tally
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.records import decode_message, decode_place, encode_message, encode_place, pack, unpack
 
 _LENGTH = struct.Struct(">I")
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, struct.error, CorruptRecord)
+"""What reading or decoding a frame may raise, if the other side is not as it should be."""
 _ACCEPTED = {active: Accepted(active) for active in (True, False)}
 
 
@@ -80,7 +83,7 @@ def frame(kind: Kind, content: Any = None) -> bytes:
 
 
 def cut(received: bytearray) -> list[Frame]:
-    """Take the complete frames from the front."""
+    """Take the complete frames from the front. Raises one of MALFORMED for what is no frame."""
     frames: list[Frame] = []
     place = 0
     with memoryview(received) as view:
@@ -97,8 +100,12 @@ def cut(received: bytearray) -> list[Frame]:
 
 def _read(packed: memoryview) -> Frame:
     number, content = unpack(packed)
-    kind = Kind(number)
-    return kind, pickle.loads(content) if kind in (Kind.BEGIN, Kind.SETTINGS) else content
+    return Kind(number), content
+
+
+def unpickled(content: bytes) -> Any:
+    """What BEGIN and SETTINGS carry. For the ingest process alone."""
+    return pickle.loads(content)
 
 
 # -- what is inside ----------------------------------------------------------------------------------------------------

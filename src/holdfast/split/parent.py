@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
@@ -23,7 +23,16 @@ from holdfast.core.errors import ReloadUnfinished
 from holdfast.core.tally import Tally
 from holdfast.log import event
 from holdfast.split.channel import Channel
-from holdfast.split.frames import Beginning, Frame, Kind, Settings, decode_accept, decode_counts, encode_answer
+from holdfast.split.frames import (
+    MALFORMED,
+    Beginning,
+    Frame,
+    Kind,
+    Settings,
+    decode_accept,
+    decode_counts,
+    encode_answer,
+)
 from holdfast.store.ledger import Ledger
 
 LAST_WORDS = 2.0
@@ -75,7 +84,8 @@ class IngestProcess:
         """Runs until the process has ended, after `stop` or unasked. Closes the listeners, which are the other's."""
         here, there = socket.socketpair()
         try:
-            process = start_ingest([there, *(listener.socket for listener in listeners)])
+            environment = _without_secrets(os.environ, self._settings.config)
+            process = start_ingest([there, *(listener.socket for listener in listeners)], environment)
         except OSError as error:
             here.close()
             self._lose(f"it could not be started: {error}")
@@ -87,18 +97,25 @@ class IngestProcess:
                 listener.socket.close()
         channel = self._channel = Channel(here, Kind.ANSWERS)
         frames: list[Frame] = []
+        nonsense: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.send)
                 nursery.start_soon(self._tell_failure, channel)
-                if frames := await self._begin(channel):
-                    task_status.started()
-                    await self._listen(channel, frames)
+                try:
+                    if frames := await self._begin(channel):
+                        task_status.started()
+                        await self._listen(channel, frames)
+                except MALFORMED as error:
+                    nonsense = error
                 nursery.cancel_scope.cancel()
         finally:
             self._hang_up(channel)
             status = await _end(process)
-        if not self._is_stopping:
+        if nonsense is not None:
+            # Without its text, which may quote what was said.
+            self._lose(f"it said what is no frame ({type(nonsense).__name__})")
+        elif not self._is_stopping:
             self._lose(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
         if not frames:
             task_status.started()
@@ -148,6 +165,8 @@ class IngestProcess:
                     self._uncounted.popleft().set()
                 elif kind is Kind.TAKEN:
                     self._untaken.popleft().set()
+                else:
+                    raise ValueError(f"{kind.name} is not for ingest to say")
             frames = await channel.receive()
 
     def _submit(self, channel: Channel, messages: list[list[Any]]) -> None:
@@ -187,16 +206,26 @@ async def _reply(waiting: deque[trio.Event]) -> None:
     await replied.wait()
 
 
-def start_ingest(sockets: Sequence[socket.socket | trio.socket.SocketType]) -> "subprocess.Popen[bytes]":
+def start_ingest(
+    sockets: Sequence[socket.socket | trio.socket.SocketType], environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
     numbers = [sock.fileno() for sock in sockets]
     # Not from the folder that it is started in: what lies there is nobody's code.
     command = [sys.executable, "-P", "-m", "holdfast.split.child", *map(str, numbers)]
     # The new process inherits what is blocked: so no signal can meet it before it has begun.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_INGEST)
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers, env=environment
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _without_secrets(environ: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Without what signs, which ingest does not do, and what the config, which it is told, was made from."""
+    signing = {route.sign.secret_env for route in config.routes.values() if route.sign is not None}
+    return {name: value for name, value in environ.items() if name not in signing and not name.startswith("HOLDFAST_")}
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> int:
