@@ -114,13 +114,13 @@ def test_dot_segments_behind_a_route(extra):
 
 # Ways to write a dot that some receiver takes for one, and what may stand before and behind a dot segment.
 DOTS = [
-    ".", "%2e", "%2E", "%252e", "%25252E", "%%32%65", "%25%32%65", "%u002e", "%c0%ae", "%C0%2e", "%e0%80%ae", "%f0%80%80%ae",
-    "%c0%25ae", "%ef%bc%8e", "%e2%80%a4", "%EF%B9%92", "%uff0e", "%ef%bc%852e", "%252525252525252e",
+    ".", "%2e", "%2E", "%252e", "%25252E", "%%32%65", "%25%32%65", "%u002e", "%c0%ae", "%C0%2e", "%e0%80%ae",
+    "%f0%80%80%ae", "%c0%25ae", "%ef%bc%8e", "%e2%80%a4", "%EF%B9%92", "%uff0e", "%ef%bc%852e", "%252525252525252e",
 ]  # fmt: skip
 SLASHES = ["/", "%2f", "%5c", "%255C", "%252f", "%u2215", "%ef%bc%8f", "%c0%af", "%c1%9c", "%ef%bc%bc"]
 BEHIND = [
-    "", ";", ";a=b", "%3b", "%253Bx", "%09", "%20", "%00", "%00x", "%0a", "%0d%0ax", "%2520", "%c2%a0", "%e2%80%8b", "%7f",
-    "%85", "%ff", "%3f", "%23x", "%ef%bc%9b", "%e3%80%80", ";%2e", "%ef%bb%bf",
+    "", ";", ";a=b", "%3b", "%253Bx", "%09", "%20", "%00", "%00x", "%0a", "%0d%0ax", "%2520", "%c2%a0",
+    "%e2%80%8b", "%7f", "%85", "%ff", "%3f", "%23x", "%ef%bc%9b", "%e3%80%80", ";%2e", "%ef%bb%bf",
 ]  # fmt: skip
 BEFORE = ["", "%20", "%09", "%00", "%0a", "%2500", "%c2%a0", "%ef%bb%bf", "%ff"]
 
@@ -151,9 +151,10 @@ def test_what_is_encoded_without_end_is_refused():
 @pytest.mark.parametrize(
     "extra",
     [
-        "/file..txt", "/...", "/..a", "/a..", "/.a", "/a.", "/a;b=c", "/a;..", "/v1%2e2", "/v1%252e2", "/~", "/~user/.ssh",
-        "/.well-known/x", "/a;v=1.2;w=..", "/%2e%2e%2e", "/..%2e", "/x%20y", "/%20", "/%00", "/;a", "//", "/",
-        "/%", "/%zz", "/100%25", "/%E2%82%AC.txt", "/a%2fb", "/a%5cb", "/1.2.3", "/-.-", "/.%2ex", "/%c3%a9..", "/@.", "/..=",
+        "/file..txt", "/...", "/..a", "/a..", "/.a", "/a.", "/a;b=c", "/a;..", "/v1%2e2", "/v1%252e2", "/~",
+        "/~user/.ssh", "/.well-known/x", "/a;v=1.2;w=..", "/%2e%2e%2e", "/..%2e", "/x%20y", "/%20", "/%00", "/;a",
+        "//", "/", "/%", "/%zz", "/100%25", "/%E2%82%AC.txt", "/a%2fb", "/a%5cb", "/1.2.3", "/-.-", "/.%2ex",
+        "/%c3%a9..", "/@.", "/..=",
     ],
 )  # fmt: skip
 def test_an_ordinary_path_goes_on_unchanged(extra):
@@ -162,7 +163,9 @@ def test_an_ordinary_path_goes_on_unchanged(extra):
 
 ORDINARY = st.text(alphabet="abcXYZ019-_~!$&'()*+,=:@", min_size=1, max_size=6)
 NAMES = st.tuples(
-    st.sampled_from(["", ".", "..", "...", "%2e", "%20", ";"]), ORDINARY, st.sampled_from(["", ".", "..", ";v=1.2", "%2E"])
+    st.sampled_from(["", ".", "..", "...", "%2e", "%20", ";"]),
+    ORDINARY,
+    st.sampled_from(["", ".", "..", ";v=1.2", "%2E"]),
 ).map("".join)  # fmt: skip
 
 
@@ -256,7 +259,8 @@ def test_upgrading_is_for_the_proxy_form_alone():
 
 
 PIECES = st.lists(
-    st.sampled_from(["/", ".", "..", "%2e", "%2E", "%2f", "%5c", "%25", "%09", "%00", ";", "%3b", "%c0%ae", "%ff", "a", "?", "&", "//", ":", "@", "https://", "#", "é"]),
+    st.sampled_from(["/", ".", "..", "%2e", "%2E", "%2f", "%5c", "a", "?", "&", "//", ":", "@", "https://", "#", "é"])
+    | st.sampled_from(["%25", "%09", "%00", ";", "%3b", "%c0%ae", "%ff"]),
     max_size=10,
 ).map("".join)  # fmt: skip
 

@@ -25,8 +25,8 @@ ODD_HOSTS = [
     ".".join(["é" * 20] * 10), "é" + "\u00ad" * 300,
     "xn--a.example", "xn--.example", "xn--abc-.example", "xn--99999.example", "xn--zzzzzzzzz99999.example",
     "xn--xn--a--gua.example", "xn--straSSe-.example", "xn--é.example", "ｘn--n3h.example",
-    "\u0301a.example", "a\u200cb.example", "a\u200db.example", "\u200d.example", "אa.example", "1ⅷ.example", "\u212a.example",
-    "𝟏𝟐𝟕.0.0.1", "example.１", "localhost。", "ﾛ" * 64 + ".example", "\U000e0001.example",
+    "\u0301a.example", "a\u200cb.example", "a\u200db.example", "\u200d.example", "אa.example", "1ⅷ.example",
+    "\u212a.example", "𝟏𝟐𝟕.0.0.1", "example.１", "localhost。", "ﾛ" * 64 + ".example", "\U000e0001.example",
 ]  # fmt: skip
 
 BAD_URLS = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from holdfast.config.faults import BadValue, show
@@ -165,6 +166,17 @@ def network_or_pattern(text: str) -> str:
     if str(loose.network_address) != str(ipaddress.ip_address(text.partition("/")[0])):
         raise BadValue((f"{show(text)} has address bits beyond its prefix", f'"{loose}", or a single address'))
     return str(loose)
+
+
+DENIED_BY_NAME = (
+    "a name is denied by its spelling alone, and another name of the same address passes; to close what it leads to, "
+    "name the networks"
+)
+
+
+def names_among(entries: Iterable[str]) -> list[str]:
+    """Of networks and patterns, as above, those that are judged by the name of a host."""
+    return [entry for entry in entries if "/" not in entry and not _is_address(entry)]
 
 
 def listen_address(text: str) -> Address:

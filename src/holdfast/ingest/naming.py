@@ -133,9 +133,9 @@ class Naming:
 def _has_dot_segment(path: bytes) -> bool:
     """Whether there is a segment that some receiver reads as `.` or `..`: what is behind a route can't leave it.
 
-    Receivers decode once or more, resolve dots before or after that, cut parameters off, and trim. What is a dot segment
-    after some of this is one after all of it, so only the last reading is judged. What can be decoded even then is taken
-    for one.
+    Receivers decode once or more, resolve dots before or after that, cut parameters off, and trim. What is a dot
+    segment after some of this is one after all of it, so only the last reading is judged. What can be decoded even then
+    is taken for one.
     """
     for _ in range(MOST_DECODINGS):
         path, before = _decoded(path), path
