@@ -15,7 +15,7 @@ MessageId = bytes
 ID_PREFIX = "msg_"
 LANE_NAME_LIMIT = 400
 _RANDOM_BITS = 80
-_LONGEST_STEP = (1 << 48) - 1
+_STEP_BITS = 48
 _ID = re.compile(ID_PREFIX + "[0-9a-f]{32}")
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -146,10 +146,11 @@ def next_id(last: MessageId, now: int, random_bits: int) -> MessageId:
 
     The step is by chance: nobody who knows an id can tell the next one, and hand another message over under it.
     """
-    candidate = (now << _RANDOM_BITS) | (random_bits & ((1 << _RANDOM_BITS) - 1))
+    random_bits &= (1 << _RANDOM_BITS) - 1
+    candidate = (now << _RANDOM_BITS) | random_bits
     previous = int.from_bytes(last, "big")
     if candidate >> _RANDOM_BITS <= previous >> _RANDOM_BITS:
-        candidate = previous + 1 + (random_bits & _LONGEST_STEP)
+        candidate = previous + 1 + (random_bits >> _RANDOM_BITS - _STEP_BITS)
     return candidate.to_bytes(16, "big")
 
 
