@@ -414,8 +414,8 @@ def test_handed_back_it_is_taken_again(tmp_path: Path, token: Path, receiver: Re
 def engine(request: pytest.FixtureRequest) -> dict[str, object]:
     """Settings of each kind of store and process."""
     if request.param == "postgres":
-        return {"store__url": request.getfixturevalue("database")}
-    return {"process__split": "true"} if request.param == "two processes" else {}
+        return {"store__url": request.getfixturevalue("database"), "process__split": "false"}
+    return {"process__split": "true" if request.param == "two processes" else "false"}
 
 
 def hand_over(gateway: Gateway, facts: str, to: str, body: bytes = b"{}", **headers: str) -> httpx.Response:
