@@ -34,7 +34,7 @@ ALLOWED = {
 THIRD_PARTY = {
     "core": set(),
     "http": {"trio", "h11", "httptools", "httpx", "outcome"},
-    "config": set(),
+    "config": {"idna"},
     "store": {"trio", "lmdb", "msgpack", "outcome", "psycopg"},
     "ingest": set(),
     "delivery": {"trio", "cryptography"},
@@ -49,6 +49,7 @@ ALONE = {
     "h11": "http/codec_h11.py",
     "prometheus_client": "operate/exposition.py",
     "cryptography": "delivery/signing.py",
+    "idna": "config/hosts.py",
 }
 STANDARD = __import__("sys").stdlib_module_names
 

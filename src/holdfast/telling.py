@@ -13,6 +13,7 @@ from typing import Any
 from holdfast import __version__
 from holdfast.clock import is_off
 from holdfast.config import Address, Config
+from holdfast.config.hosts import DENIED_BY_NAME, names_among
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.fleet import Role
 from holdfast.core.message import masked_lane
@@ -66,6 +67,9 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
     """What works and is not as it should be, of a config that is taken over."""
     if config.egress.allow_loopback:
         event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
+    denied = names_among(config.egress.deny)
+    if denied:
+        event(_logger, logging.WARNING, "denied_by_name", names=denied, detail=f"egress.deny: {DENIED_BY_NAME}")
     room = room_for(config)
     if room.ingest < config.ingest.max_connections:
         detail = "the system allows few file descriptors; raise LimitNOFILE or ulimit -n for ingest.max_connections"

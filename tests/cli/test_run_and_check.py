@@ -122,6 +122,16 @@ def test_check_says_where_it_came_from(capsys: Captured, tmp_path: Path, monkeyp
     }
 
 
+def test_check_warns_of_names_that_are_denied(holdfast: Run, tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[egress]\ndeny = ["10.0.0.0/8", "api.example", "*.b.example", "1.1.1.1"]\n')
+    result = holdfast("check", str(config), "--json")
+    assert (result.returncode, json.loads(result.stdout)["ok"]) == (0, True)
+    [line] = result.stderr.splitlines()
+    assert line.startswith("holdfast: warning: egress.deny has api.example, *.b.example: ")
+    assert line.endswith("name the networks")
+
+
 def test_check_tells_every_fault(holdfast: Run, tmp_path: Path) -> None:
     config = tmp_path / "bad.toml"
     config.write_text('[listen]\ningest = "x"\n[retry]\nbase = 1\n')

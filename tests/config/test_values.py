@@ -53,6 +53,8 @@ def route(**keys: object) -> dict[str, Any]:
         ("ingest.ack_status", 200, 200),
         ("ingest.hosts", ["Holdfast", "[::1]", "10.0.0.1", "holdfast"], ("holdfast", "::1", "10.0.0.1")),
         ("ingest.proxy_hosts", ["*", "*.a.example", "my_service"], ("*", "*.a.example", "my_service")),
+        ("ingest.proxy_hosts", ["*.Straße.example", "XN--N3H.example"], ("*.xn--strae-oqa.example", "xn--n3h.example")),
+        ("egress.deny", ["*.βόλος.example", "Local_Host"], ("*.xn--nxasmm1c.example", "local_host")),
         ("ingest.max_delay", "0s", 0),
         ("retry.base", "1ms", 1),
         ("retry.max_retries", 0, 0),
@@ -94,6 +96,10 @@ BAD += [("ingest.max_headers", value) for value in [0, -1, 1.0, "100", True, Non
 BAD += [("ingest.max_head", "1023B"), ("ingest.max_body", "0B"), ("ingest.head_timeout", "0s")]
 BAD += [("ingest.ack_status", value) for value in [203, 202.0, "202", True]]
 BAD += [("ingest.hosts", value) for value in ["holdfast", ["*"], ["a:80"], [""], [8800], ["a..b"], ["a."], ["-a"]]]
+BAD += [
+    ("egress.deny", [name])
+    for name in ["a.", "127。0。0。1", "１２７.0.0.1", "xn--a", "*.xn--a", "ｅ", "\u212a", "0x7f.1", "a..b"]
+]
 BAD += [("ingest.proxy_hosts", value) for value in [["*a"], ["*."], ["a.*"], ["*.10.0.0.1"], ["**"], ["http://a"]]]
 BAD += [("ingest.token_file", value) for value in [1, "a\0b", False]]
 BAD += [("retry.base", value) for value in ["0s", "5 parsecs", 84800, 0, 84.8, True, "", "-1s", [], {}]]

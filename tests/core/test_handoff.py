@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.handoff import LATEST, SKEW, Facts, read_facts, write_facts
+from holdfast.core.handoff import FARTHEST, MOST_ATTEMPTS, SKEW, Facts, read_facts, write_facts
 from holdfast.core.message import Entry, Message, Place, Standing
 
 NOW = 1_700_000_000_000
@@ -17,8 +17,8 @@ def entry(place: Place, route: str | None = None, *, signed: bool = False) -> En
 
 
 @given(
-    born=st.integers(NOW, LATEST),
-    due=st.none() | st.integers(0, LATEST),
+    born=st.integers(NOW, NOW + FARTHEST),
+    due=st.none() | st.integers(0, NOW + FARTHEST),
     retry=st.integers(0, 20),
     more=st.integers(0, 100),
     held=st.booleans(),
@@ -63,10 +63,10 @@ def test_one_that_could_start_at_once_waits_there() -> None:
         GOOD.replace("retry=0", "retry=1"),  # a retry has a moment
         GOOD.replace("retry=0", "retry=2").replace("attempts=0", "attempts=1") + f"; due={NOW}",
         GOOD.replace("retry=0", "retry=21").replace("attempts=0", "attempts=30") + f"; due={NOW}",
-        GOOD.replace("attempts=0", "attempts=2147483648"),
+        GOOD.replace("attempts=0", f"attempts={MOST_ATTEMPTS + 1}"),
         GOOD.replace(f"born={NOW}", f"born={NOW - 1}"),
-        GOOD.replace(f"born={NOW}", f"born={LATEST + 1}"),
-        GOOD + f"; due={LATEST + 1}",
+        GOOD.replace(f"born={NOW}", f"born={NOW + FARTHEST + 1}"),
+        GOOD + f"; due={NOW + FARTHEST + 1}",
         GOOD.replace(f"={NOW}", f"={NOW + SKEW + 1}"),
         GOOD.replace(ID.hex(), "f" * 32),
     ],

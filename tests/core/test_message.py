@@ -32,10 +32,10 @@ def test_too_many_random_bits_do_not_reach_into_the_time():
 
 
 @pytest.mark.parametrize("step", [0, -1, -3_600_000])
-def test_a_clock_that_has_not_moved_on_gives_one_more_than_the_last(step):
+def test_a_clock_that_has_not_moved_on_gives_one_after_the_last_that_nobody_can_tell(step):
     last = next_id(bytes(16), 10_000_000, (1 << 80) - 1)
-    following = next_id(last, 10_000_000 + step, 12345)
-    assert int.from_bytes(following, "big") == int.from_bytes(last, "big") + 1
+    steps = [next_id(last, 10_000_000 + step, bits) for bits in (0, 12345 << 32, (1 << 80) - 1)]
+    assert [int.from_bytes(id, "big") - int.from_bytes(last, "big") for id in steps] == [1, 12346, 1 << 48]
 
 
 @given(st.binary(min_size=16, max_size=16))

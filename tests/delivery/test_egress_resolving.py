@@ -74,6 +74,19 @@ async def test_a_denied_name_is_refused_before_it_is_looked_up(names: Names) -> 
     assert names.asked == []
 
 
+async def test_an_alias_of_a_denied_name_passes_and_only_its_network_closes_both(names: Names) -> None:
+    """As the docs say: whoever sends can make a name of their own for any address."""
+    alias = origin("alias.example.org")
+    by_name = guard(names, deny=[NAME, "*.internal.example"])
+    with pytest.raises(EgressDenied):
+        await by_name.resolve(origin())
+    assert await by_name.resolve(alias) == [(socket.AF_INET, (PUBLIC, 443))]
+    by_network = guard(names, deny=[f"{PUBLIC}/32"])
+    for either in (origin(), alias):
+        with pytest.raises(EgressDenied, match=rf"{PUBLIC} is denied by egress\.deny"):
+            await by_network.resolve(either)
+
+
 @pytest.mark.parametrize("own", [("127.0.0.1", 8800), ("0.0.0.0", 8800)])
 @pytest.mark.parametrize("zone", ["", ROUTE_ZONE])
 async def test_no_name_and_no_route_leads_to_holdfast_itself(names: Names, own: tuple[str, int], zone: str) -> None:

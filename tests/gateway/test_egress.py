@@ -167,6 +167,30 @@ def first_attempt(gateway: Gateway, id: str) -> dict[str, Any]:
     return dict(until(lambda: gateway.message(id)["attempts"])[0])
 
 
+def test_a_denied_name_is_denied_in_every_spelling_and_told_of_at_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[egress]\ndeny = ["Denied.example", "*.Straße.example", "192.0.2.0/24", "2001:db8::1"]\n')
+    with running(tmp_path / "store", config) as gateway:
+        [told] = [event for event in gateway.events() if event["event"] == "denied_by_name"]
+        assert (told["level"], told["names"]) == ("warning", ["denied.example", "*.xn--strae-oqa.example"])
+        assert "name the networks" in told["detail"]
+        client = Client(gateway)
+        for host in (
+            "denied.example",
+            "DENIED.Example",
+            "a.straße.example",
+            "a.b.STRAßE.example",
+            "A.XN--strae-oqa.example",
+        ):
+            for rest in ("", ":443", ":8443/", "?x"):
+                status, problem = client.ask("/", f"holdfast-target: https://{host}{rest}")
+                assert (status, problem["type"]) == (403, EGRESS_DENIED)
+        refusals(
+            client, ["denied.example.", "denied。example", "ｄenied.example", "denied.example%2e"], (400, BAD_TARGET)
+        )
+        client.close()
+
+
 def test_holdfast_itself_is_no_target_though_loopback_is_open(gateway: Gateway) -> None:
     client = Client(gateway)
     for listener in (gateway.ingest, gateway.status):

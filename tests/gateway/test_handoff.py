@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ import pytest
 
 import forking
 from harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
+from holdfast.core.handoff import FARTHEST, MOST_ATTEMPTS
 from ports import refusing_port
 
 TOKEN = "s3cret"
@@ -403,3 +405,73 @@ def test_handed_back_it_is_taken_again(tmp_path: Path, token: Path, receiver: Re
             assert (giver.events()[-1]["waiting"], giver.events()[-1]["handed_over"]) == (0, 3)
             assert {each["id"] for each in waiting(taker)} == set(ids)
             giver = taker
+
+
+# -- hostile hand-overs, with the token --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["embedded", "two processes", "postgres"])
+def engine(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Settings of each kind of store and process."""
+    if request.param == "postgres":
+        return {"store__url": request.getfixturevalue("database"), "process__split": "false"}
+    return {"process__split": "true" if request.param == "two processes" else "false"}
+
+
+def hand_over(gateway: Gateway, facts: str, to: str, body: bytes = b"{}", **headers: str) -> httpx.Response:
+    given = {"holdfast_token": TOKEN, "holdfast_target": to, "holdfast_handoff": facts} | headers
+    return gateway.post("", body, **given)
+
+
+def facts_of(number: int, now: int, *, born: int = 0, attempts: int = 0, due: int | None = None) -> str:
+    id = (now << 80 | number).to_bytes(16, "big").hex()
+    place = f"born={born or now}; retry=0; attempts={attempts}" + ("" if due is None else f"; due={due}")
+    return f"id=msg_{id}; accepted={now}; {place}"
+
+
+def test_the_utmost_that_may_be_told_harms_nobody(
+    tmp_path: Path, token: Path, receiver: Receiver, engine: dict[str, object]
+) -> None:
+    """Where a number or a moment did not fit, what was stored with it ended one replica after the other."""
+    receiver.answer = lambda request: 500
+    with second(tmp_path, token, **engine) as gateway:
+        now = int(time.time() * 1000)
+        utmost = facts_of(1, now, attempts=MOST_ATTEMPTS, due=now)
+        id = hand_over(gateway, utmost, f"{receiver.url}/most").json()["id"]
+        [attempt] = until(lambda: gateway.message(id)["attempts"])
+        assert (attempt["number"], attempt["status"]) == (MOST_ATTEMPTS + 1, 500)
+        assert gateway.call("POST", "/v1/messages/drop", {"host": key_of(receiver)}).status_code == 200
+        assert gateway.call("POST", f"/v1/circuits/{key_of(receiver)}/freeze", {}).status_code == 200
+        far = now + FARTHEST - 60_000
+        assert hand_over(gateway, facts_of(2, now, born=far), f"{receiver.url}/far").status_code == 202
+        assert hand_over(gateway, facts_of(3, now, born=far, due=far), f"{receiver.url}/far").status_code == 202
+        status = gateway.get("/status")
+        assert (status.status_code, status.json()["store"]["waiting"]) == (200, 2)
+        assert status.json()["earliest_expiry_at"] > "2100"
+        beyond = [
+            facts_of(4, now, attempts=MOST_ATTEMPTS + 1),
+            facts_of(4, now, born=far * 2),
+            facts_of(4, now, due=far * 2),
+        ]
+        assert [hand_over(gateway, facts, receiver.url).status_code for facts in beyond] == [400] * 3
+        assert gateway.stop() == 0
+
+
+def test_a_hand_over_changes_nothing_that_is_here_and_says_nothing_of_what_comes(
+    tmp_path: Path, token: Path, receiver: Receiver, engine: dict[str, object]
+) -> None:
+    with second(tmp_path, token, **engine) as gateway:
+        mine = post(gateway, f"{receiver.url}/mine", b"mine", holdfast_delay="1h")
+        now = int(time.time() * 1000)
+        for id in (mine, "msg_" + (now + 86_000_000 << 80 | 7).to_bytes(16, "big").hex()):
+            facts = f"id={id}; accepted={now}; born={now}; retry=0; attempts=0; due={now + 3_600_000}"
+            answers = [hand_over(gateway, facts, f"{receiver.url}/theirs", b"theirs") for _ in range(2)]
+            assert [answer.status_code for answer in answers] == [202, 202]
+            assert answers[1].headers["holdfast-duplicate"] == "true"
+        assert gateway.message(mine)["size"] == len(b"mine")
+        assert gateway.get("/status").json()["store"]["waiting"] == 2
+        gateway.stop()
+    with second(tmp_path, token, **engine) as gateway:
+        # The next ids come after the one from the future, where there is one clock; nobody can tell which they are.
+        first_id, second_id = (int(post(gateway, f"{receiver.url}/{n}", holdfast_delay="1h")[4:], 16) for n in "ab")
+        assert second_id - first_id != 1

@@ -152,6 +152,17 @@ def test_merging_leaves_what_needs_a_restart() -> None:
     assert changed(old, merged) == ["store.host_share"]
 
 
+def test_a_reload_that_denies_a_name_warns_as_a_start_does(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('[egress]\ndeny = ["192.0.2.0/24"]\n')
+    with running(tmp_path / "store", config=file) as gateway:
+        assert not [event for event in gateway.events() if event["event"] == "denied_by_name"]
+        file.write_text('[egress]\ndeny = ["192.0.2.0/24", "api.example"]\n')
+        gateway.call("POST", "/v1/reload")
+        [told] = until(lambda: [event for event in gateway.events() if event["event"] == "denied_by_name"])
+        assert told["names"] == ["api.example"]
+
+
 def test_a_reload_that_opens_loopback_warns_as_a_start_does(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text("[egress]\nallow_loopback = false\n")

@@ -163,6 +163,28 @@ async def test_idempotency():
     assert len(running.messages) == 3
 
 
+async def test_a_key_used_by_prefix_or_another_route_leaves_a_routes_own_free():
+    """A signed route's webhook must not be swallowed by an unsigned one to the same URL."""
+    sign = {"scheme": "standard-webhooks", "secret_env": "SECRET"}
+    routes = {"signed": {"url": "https://h.test/in", "sign": sign}, "plain": {"url": "https://h.test/in"}}
+    ways = ("/https://h.test/in", "/to/signed", "/to/plain")
+    async with gateway({"routes": routes}) as running:
+        key = [("Idempotency-Key", "k-1")]
+        first = [await running.post(way, key) for way in ways]
+        again = [await running.post(way, key) for way in ways]
+        with_header = await running.post("/to/signed", [*key, ("Holdfast-Target", "https://h.test/in")])
+        assert (await running.post("/to/signed", key, b"another")).slug == "idempotency-key-reused"
+    assert [answer.header("holdfast-duplicate") for answer in first] == [None] * 3
+    assert [answer.header("holdfast-duplicate") for answer in again] == ["true"] * 3
+    assert [answer.body for answer in again] == [answer.body for answer in first]
+    assert with_header.body == first[1].body
+    assert [(message.route, message.signed) for message in running.messages] == [
+        (None, False),
+        ("signed", True),
+        ("plain", False),
+    ]
+
+
 async def test_delay():
     async with gateway() as running:
         await running.post("/" + TARGET, [("Holdfast-Delay", "30s")])

@@ -10,36 +10,38 @@ URL = "https://api.example.com/hooks/7"
 
 
 def test_the_same_request_has_the_same_key():
-    key = idempotency_key(b"k", "POST", URL, b"body")
-    assert key == idempotency_key(b"k", "POST", URL, b"body")
+    key = idempotency_key(b"k", "POST", URL, None, b"body")
+    assert key == idempotency_key(b"k", "POST", URL, None, b"body")
     assert (len(key.digest), len(key.body)) == (16, 16)
 
 
 @pytest.mark.parametrize(
-    ("key", "method", "url"), [(b"other", "POST", URL), (b"k", "PUT", URL), (b"k", "POST", URL + "?x")]
+    ("key", "method", "url", "route"),
+    [
+        (b"other", "POST", URL, None),
+        (b"k", "PUT", URL, None),
+        (b"k", "POST", URL + "?x", None),
+        (b"k", "POST", URL, "billing"),
+    ],
 )
-def test_key_method_and_target_make_another_key(key, method, url):
-    assert idempotency_key(key, method, url, b"").digest != idempotency_key(b"k", "POST", URL, b"").digest
-
-
-def test_the_parts_do_not_run_into_each_other():
-    assert idempotency_key(b"b k", "POST", "h/a", b"").digest != idempotency_key(b"k", "POST", "h/ab", b"").digest
+def test_key_method_target_and_route_make_another_key(key, method, url, route):
+    assert idempotency_key(key, method, url, route, b"").digest != idempotency_key(b"k", "POST", URL, None, b"").digest
 
 
 def test_another_body_has_the_same_digest_and_another_body_digest():
-    one, other = (idempotency_key(b"k", "POST", URL, body) for body in (b"1", b"2"))
+    one, other = (idempotency_key(b"k", "POST", URL, None, body) for body in (b"1", b"2"))
     assert one.digest == other.digest
     assert one.body != other.body
 
 
 def test_the_longest_key():
-    idempotency_key(b"k" * 255, "POST", URL, b"")
+    idempotency_key(b"k" * 255, "POST", URL, None, b"")
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 256])
 def test_bad_keys(key):
     with pytest.raises(Refused) as caught:
-        idempotency_key(key, "POST", URL, b"")
+        idempotency_key(key, "POST", URL, None, b"")
     assert caught.value.refusal is BAD_KEY
 
 

@@ -14,7 +14,7 @@ from holdfast.ingest.target import lane_of, matches_host, parse_target
 ODD_HOSTS = [
     "0x7f.1", "0x7f000001", "0X7F.1", "2130706433", "127.1", "0", "0177.0.0.1", "1.2.3.4.5", "127.0.0.1.",
     "127.0.0", "1.2.3.256", "01.2.3.4", "example.123", "example.0x", "example.0xff", "00000000177.0.0.1",
-    "127。0。0。1", "１２７.0.0.1", "127.0.0.１", "①②⑦.0.0.1", "127.0.0．1", "é。com", "ｅxample.com", "straße.example",
+    "127。0。0。1", "１２７.0.0.1", "127.0.0.１", "①②⑦.0.0.1", "127.0.0．1", "é。com", "ｅxample.com",
     "127.0.0.1..", "2130706433.", "[::1].", "example.com。", "example.com..", "exa…mple.com", "é․com",
     "example.com.", ".example.com", "example..com", ".", "-a.example", "a-.example", "a" * 64 + ".example",
     "exa mple.com", "exa\tmple.com", "example.com\\", "example.com\\@evil.test", "ex%61mple.com", "%31", "a,b", "a!b",
@@ -23,6 +23,10 @@ ODD_HOSTS = [
     "[example.com]", "[]", "[:::1]",
     "℀é.example", "xn--é.example", "\u00ad.example", "é" * 300, ".".join(["abc"] * 64), "",
     ".".join(["é" * 20] * 10), "é" + "\u00ad" * 300,
+    "xn--a.example", "xn--.example", "xn--abc-.example", "xn--99999.example", "xn--zzzzzzzzz99999.example",
+    "xn--xn--a--gua.example", "xn--straSSe-.example", "xn--é.example", "ｘn--n3h.example",
+    "\u0301a.example", "a\u200cb.example", "a\u200db.example", "\u200d.example", "אa.example", "1ⅷ.example",
+    "\u212a.example", "𝟏𝟐𝟕.0.0.1", "example.１", "localhost。", "ﾛ" * 64 + ".example", "\U000e0001.example",
 ]  # fmt: skip
 
 BAD_URLS = [
@@ -72,6 +76,7 @@ def test_refused(url):
         ("https://0x7f.example/", "https", "0x7f.example", 443, "0x7f.example", b"/"),
         ("https://éxample.com/", "https", "xn--xample-9ua.com", 443, "xn--xample-9ua.com", b"/"),
         ("https://Éxample.com/", "https", "xn--xample-9ua.com", 443, "xn--xample-9ua.com", b"/"),
+        ("https://XN--XAMPLE-9UA.com/", "https", "xn--xample-9ua.com", 443, "xn--xample-9ua.com", b"/"),
         ("https://h/a//b/../%2e%2E/;p=1|{}^`\"<>?a=b&&c==%zz?/@:", "https", "h", 443, "h",
          b"/a//b/../%2e%2E/;p=1|{}^`\"<>?a=b&&c==%zz?/@:"),
     ],
@@ -80,6 +85,30 @@ def test_accepted(url, scheme, host, port, authority, path):
     target = parse_target(url)
     assert target == (scheme, host, port, authority, path)
     assert parse_target(url.encode("utf-8")) == target
+
+
+@pytest.mark.parametrize(
+    ("name", "ascii_name"),
+    [
+        ("straße.example", "xn--strae-oqa.example"),
+        ("STRASSE.example", "strasse.example"),
+        ("faß.de", "xn--fa-hia.de"),
+        ("βόλος.example", "xn--nxasmm1c.example"),
+        ("ΒΌΛΟΣ.example", "xn--nxasmq6b.example"),
+        ("نامه\u200cای.example", "xn--mgba3gch31f060k.example"),
+        ("क्\u200dष.example", "xn--11b2ezcw70k.example"),
+        ("Bücher.example", "xn--bcher-kva.example"),
+        ("bu\u0308cher.example", "xn--bcher-kva.example"),
+        ("ｂücher.example", "xn--bcher-kva.example"),
+        ("日本語.jp", "xn--wgv71a119e.jp"),
+        ("☃.example", "xn--n3h.example"),
+        ("גדבא.example", "xn--4dbbce.example"),
+    ],
+)
+def test_an_international_name_is_that_of_browsers(name, ascii_name):
+    """UTS 46, non-transitional: ß, final sigma and joiners are letters of their own."""
+    assert parse_target(f"https://{name}/").host == ascii_name
+    assert parse_target(f"https://{ascii_name}/").host == ascii_name
 
 
 @pytest.mark.parametrize(
@@ -102,6 +131,8 @@ def test_host_key_always_has_the_port(url, key):
         ("https://127.1/", "four decimal numbers"),
         ("https://127。0。0。1/", "stand for plain ASCII"),
         ("https://[fe80::1%25eth0]/", "zone id"),
+        ("https://xn--a.example/", "not a valid international name"),
+        ("https://" + ".".join(["abc"] * 64) + "/", "longer than 253 characters"),
         ("ftp://example.com/", "http:// or https://"),
         ("https://example.com/#a", "fragment"),
     ],
@@ -166,13 +197,14 @@ def test_the_oracle_knows_odd_spellings(host):
     assert _is_odd(host)
 
 
-HOSTILE = st.text(alphabet="0123456789abcdefxXé.．。１２٣-_[]:%@\\#/?& \t\r\n\x00℀ßK", max_size=24)
+HOSTILE = st.text(alphabet="0123456789abcdefxXén.．。１２٣-_[]:%@\\#/?& \t\r\n\x00℀ßKאς\u200c\u200d\u0301", max_size=24)
+PUNYCODE = st.text(alphabet="abcdefxyz0189-", max_size=12).map("xn--{}.example".format)
 NUMBERS = st.lists(
     st.sampled_from(["0", "1", "127", "0x7f", "0177", "256", "4294967295", "０", "0x", "a"]), min_size=1, max_size=6
 ).map(".".join)  # fmt: skip
 
 
-@given(st.one_of(HOSTILE, NUMBERS, st.text(max_size=24)), st.sampled_from(["", ":80", ":443", "/x", "?y"]))
+@given(st.one_of(HOSTILE, NUMBERS, PUNYCODE, st.text(max_size=24)), st.sampled_from(["", ":80", ":443", "/x", "?y"]))
 def test_an_accepted_host_is_never_an_odd_spelling(host, rest):
     try:
         target = parse_target(f"https://{host}{rest}")

@@ -2,6 +2,7 @@
 
 import trio
 
+from holdfast.clock import TrioClock
 from sim.stores import embedded_only, on_each_store
 from sim.world import HOST, world
 
@@ -23,6 +24,32 @@ async def test_delivered_records_and_keys_leave_early_even_in_the_first_minutes(
         assert it.now < 600
         statistics = await it.ledger.statistics()
         assert not statistics.full
+        assert len(it.requests) == 1_500
+
+
+class TickingClock(TrioClock):
+    """Time passes between two looks, as on a real machine: a group's moment is after those in its operations."""
+
+    looks = 0
+
+    def now(self) -> int:
+        self.looks += 1
+        return super().now() + self.looks
+
+    def deadline(self, moment: int) -> float:
+        return super().deadline(moment - self.looks)
+
+
+@embedded_only("on PostgreSQL keys take no part of `store.max_size`")
+async def test_a_flood_of_keys_never_fills_the_store_while_time_passes(autojump_clock: object) -> None:
+    it = world(store={"host_share": 1.0})
+    it.engine.max_size = SIZE // 2
+    it.clock = TickingClock(it.clock.now())
+    async with it.gateway():
+        for number in range(1_500):
+            await it.accept(key=number.to_bytes(16, "big"))
+            await trio.sleep(0.2)
+        assert not (await it.ledger.statistics()).full
         assert len(it.requests) == 1_500
 
 

@@ -72,7 +72,8 @@ def ids_in(url: str) -> list[MessageId]:
     return [bytes(id) for (id,) in rows(url, "SELECT id FROM messages ORDER BY id")]
 
 
-def keyed(key: str, host: str, body: bytes = b"{}") -> dict[str, object]:
+def keyed(key: str, host: str, body: bytes = b"{}", route: str | None = None) -> dict[str, object]:
     """What `Desk.accept` is given for a message that came with an Idempotency-Key."""
-    digest = key_digest(key.encode(), "POST", f"https://{host}/hook")
-    return {"key": IdempotencyKey(digest, body_digest(body)), "headers": ((HEADER, key.encode()),), "body": body}
+    digest = key_digest(key.encode(), "POST", f"https://{host}/hook", route)
+    of = {"headers": ((HEADER, key.encode()),), "body": body, **({} if route is None else {"route": route})}
+    return {"key": IdempotencyKey(digest, body_digest(body)), **of}

@@ -164,6 +164,19 @@ async def test_a_key_goes_on_answering_there(tmp_path: Path, database: str) -> N
         assert await store.perform(Accept(later, keyed("k", HOST)["key"])) == (False,)
 
 
+async def test_a_routes_key_goes_on_answering_for_that_route_alone(tmp_path: Path, database: str) -> None:
+    clock = HandClock()
+    async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
+        there = desk.message(HOST)
+        await store.perform(Accept(there, keyed("k", HOST)["key"]))
+        first = await desk.accept(HOST, **keyed("k", HOST, route="billing"))
+        moved = await move(desk, store)
+        assert (moved.count, moved.duplicates) == (1, 0)
+        for route, id in ((None, there.id), ("billing", first.message.id)):
+            again = keyed("k", HOST, route=route)["key"]
+            assert await store.perform(Accept(desk.message(HOST), again)) == Duplicate(id)
+
+
 async def test_a_webhook_that_came_to_both_under_one_key_is_one(tmp_path: Path, database: str) -> None:
     clock = HandClock()
     async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:

@@ -13,6 +13,7 @@ from holdfast.cli.failure import MISUSED
 from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.text import clean, facts
 from holdfast.config import Config, ConfigError, load
+from holdfast.config.hosts import DENIED_BY_NAME, names_among
 from holdfast.credentials import read_credentials
 
 
@@ -31,6 +32,9 @@ def check(arguments: list[str]) -> int:
     except ConfigError as error:
         _tell_faults(error, options.json)
         return MISUSED
+    denied = names_among(config.egress.deny)
+    if denied:
+        print(f"holdfast: warning: egress.deny has {', '.join(denied)}: {DENIED_BY_NAME}", file=sys.stderr)
     document = describe(config, named or os.environ.get("HOLDFAST_CONFIG") or None, os.environ)
     print(json.dumps(document) if options.json else "\n".join(render(document)))
     return 0

@@ -1,13 +1,14 @@
 """Host names, host patterns, networks, addresses, route URLs and route headers: checked, one spelling each.
 
 Each function takes text and returns its canonical form, or raises BadValue. URLs and header values often are
-secrets, so no fault ever repeats one.
+secrets, so no fault ever repeats one. `ascii_name` is also what a webhook's target is spelled by.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from holdfast.config.faults import BadValue, show
@@ -22,9 +23,14 @@ PROXY_ALLOWED = '"http://host:port", such as "http://proxy.internal.example:3128
 HANDOFF_ALLOWED = '"http://host:port", such as "http://holdfast.hooks.example:8800"'
 HEADER_ALLOWED = 'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
 
-_LABELS = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
-# What a resolver may take for an address: 127.1, 2130706433, 0x7f.1.
-_NUMERIC_TAIL = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
+LONGEST_NAME = 253
+
+_TOO_LONG = f"is longer than {LONGEST_NAME} characters"
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+# As a last label, what makes a resolver take the whole for an address: 127.1, 2130706433, 0x7f.1.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PUNYCODE = "xn--"
+_JOINERS = "\u200c\u200d"
 _URL_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?)?")
@@ -48,18 +54,86 @@ _RESERVED_HEADERS = frozenset(
 _RESERVED_PREFIXES = ("holdfast-", "proxy-")
 
 
+def ascii_name(text: str) -> str:
+    """A name or dotted quad as it is looked up: lower case, international labels in the xn-- form of UTS 46.
+
+    Or a ValueError that says what is wrong, to be read behind the name. Where there is another spelling in plain ASCII
+    (full-width letters, ideographic dots) it is refused, not mapped: nobody has to guess which name is meant.
+    """
+    if len(text) > LONGEST_NAME:
+        raise ValueError(_TOO_LONG)
+    if text.endswith("."):
+        raise ValueError("ends with a dot; leave that out")
+    labels = [_ascii_label(label) for label in text.split(".")]
+    name = ".".join(labels)
+    if len(name) > LONGEST_NAME:
+        raise ValueError(_TOO_LONG)
+    if not _NUMBER.fullmatch(labels[-1]):
+        return name
+    try:
+        return str(ipaddress.IPv4Address(name))
+    except ValueError:
+        raise ValueError("is an odd spelling of an address; write four decimal numbers") from None
+
+
+def _ascii_label(label: str) -> str:
+    plain = label.lower() if label.isascii() else _mapped(label)
+    if plain.startswith(_PUNYCODE):
+        _check_international(plain)
+    if not _LABEL.fullmatch(plain):
+        raise ValueError("is not a host name; its labels are letters, digits and hyphens")
+    return plain
+
+
+def _mapped(label: str) -> str:
+    """The xn-- form of a label that is not ASCII, by the mapping of UTS 46 as browsers use it: ß and joiners stay."""
+    # Here and below, as it brings tables of half a megabyte.
+    import idna
+
+    try:
+        name = idna.uts46_remap(label, std3_rules=False)
+    except UnicodeError:
+        raise ValueError("is not a valid international name") from None
+    if name.isascii():
+        raise ValueError("has characters that stand for plain ASCII; write those instead")
+    return _PUNYCODE + name.encode("punycode").decode("ascii")
+
+
+def _check_international(label: str) -> None:
+    """Whether an xn-- label is the one spelling of a name that UTS 46 finds valid."""
+    import idna
+
+    try:
+        name = label.removeprefix(_PUNYCODE).encode("ascii").decode("punycode")
+        is_valid = (
+            not name.isascii()
+            and not name.startswith(_PUNYCODE)
+            and name == idna.uts46_remap(name, std3_rules=False)
+            and label == _PUNYCODE + name.encode("punycode").decode("ascii")
+            and idna.check_initial_combiner(name)
+            and idna.check_bidi(name)
+            and all(idna.valid_contextj(name, at) for at, character in enumerate(name) if character in _JOINERS)
+        )
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError("is not a valid international name")
+
+
 def host_name(text: str) -> str:
-    """A name or address in lower case, an IPv6 address without brackets."""
+    """A name or address in its one spelling, an IPv6 address without brackets."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if (":" in bare and "%" not in bare) or re.fullmatch(r"[0-9.]+", bare):
         try:
             return str(ipaddress.ip_address(bare))
         except ValueError:
             raise BadValue((f"{show(text)} is not an IP address", HOST_ALLOWED)) from None
-    name = bare.lower()
-    if bare is not text or not _LABELS.fullmatch(name) or _NUMERIC_TAIL.fullmatch(name):
+    if bare is not text:
         raise BadValue((f"{show(text)} is not a host", HOST_ALLOWED))
-    return name
+    try:
+        return ascii_name(bare)
+    except ValueError as error:
+        raise BadValue((f"{show(text)} {error}", HOST_ALLOWED)) from None
 
 
 def host_pattern(text: str) -> str:
@@ -92,6 +166,17 @@ def network_or_pattern(text: str) -> str:
     if str(loose.network_address) != str(ipaddress.ip_address(text.partition("/")[0])):
         raise BadValue((f"{show(text)} has address bits beyond its prefix", f'"{loose}", or a single address'))
     return str(loose)
+
+
+DENIED_BY_NAME = (
+    "a name is denied by its spelling alone, and another name of the same address passes; to close what it leads to, "
+    "name the networks"
+)
+
+
+def names_among(entries: Iterable[str]) -> list[str]:
+    """Of networks and patterns, as above, those that are judged by the name of a host."""
+    return [entry for entry in entries if "/" not in entry and not _is_address(entry)]
 
 
 def listen_address(text: str) -> Address:

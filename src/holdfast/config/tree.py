@@ -112,7 +112,7 @@ class Delivery:
 class Egress:
     allow_ports: tuple[int, ...] | None  # None: any port
     allow: tuple[str, ...]  # networks ("10.0.0.0/8", "10.0.0.7") or patterns ("*.example.com", "host")
-    deny: tuple[str, ...]  # the same; wins
+    deny: tuple[str, ...]  # the same; wins. Only networks close an address
     allow_loopback: bool
 
 

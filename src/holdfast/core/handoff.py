@@ -13,11 +13,14 @@ from typing import NamedTuple
 from holdfast.core.message import Entry, MessageId, Place, Standing, id_text, parse_id
 
 MOST_RETRIES = 20
-MOST_ATTEMPTS = (1 << 31) - 1
+MOST_ATTEMPTS = 1 << 30
+"""As many more fit into the columns of a database."""
 SKEW = 24 * 3_600_000
 """Milliseconds that the two clocks may be apart: what was accepted later than that is nonsense."""
-LATEST = 253_402_300_799_999
-"""The last millisecond of the year 9999: later ones can't be told as a date."""
+FARTHEST = 100 * 365 * 24 * 3_600_000
+"""Milliseconds from now that a message can be born or due: no schedule is that long, and what is reckoned from such a
+moment, as its expiry is, can still be told as a date.
+"""
 
 _MOMENT = r"(0|[1-9][0-9]{0,14})"
 _FACTS = re.compile(
@@ -62,7 +65,7 @@ def read_facts(text: str, now: int) -> Facts:
     due = None if found["due"] is None else int(found["due"])
     if max(accepted, int.from_bytes(id[:6], "big")) > now + SKEW:
         raise ValueError("tells of a message that was accepted in the future; set the clocks of both machines")
-    if born < accepted or max(born, due or 0) > LATEST:
+    if born < accepted or max(born, due or 0) > now + FARTHEST:
         raise ValueError("tells of moments that no message can have")
     if retry > MOST_RETRIES or attempts > MOST_ATTEMPTS or retry > attempts or (retry and due is None):
         raise ValueError("tells of retries and attempts that no message can have")

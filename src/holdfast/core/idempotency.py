@@ -1,4 +1,4 @@
-"""What an `Idempotency-Key` is known by: two requests with the same method, target and key are one."""
+"""What an `Idempotency-Key` is known by: two requests with the same method, target, route and key are one."""
 
 from hashlib import blake2b
 
@@ -7,9 +7,12 @@ HEADER = b"idempotency-key"
 _SIZE = 16
 
 
-def key_digest(key: bytes, method: str, url: str) -> bytes:
-    # Neither a method nor a target has a space in it, so the parts can't run into each other.
-    return blake2b(f"{method} {url} ".encode("ascii") + key, digest_size=_SIZE).digest()
+def key_digest(key: bytes, method: str, url: str, route: str | None) -> bytes:
+    """The same URL by a route is another scope: what a route adds, such as a signature, would be missing."""
+    # No part but the key has a space in it. Methods are in capitals, so "route" and the "handoff" of core/handoff.py
+    # are none: neither the parts nor the three kinds can run into each other.
+    scope = f"{method} {url} " if route is None else f"route {route} {method} {url} "
+    return blake2b(scope.encode("ascii") + key, digest_size=_SIZE).digest()
 
 
 def body_digest(body: bytes) -> bytes:

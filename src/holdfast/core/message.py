@@ -15,6 +15,7 @@ MessageId = bytes
 ID_PREFIX = "msg_"
 LANE_NAME_LIMIT = 400
 _RANDOM_BITS = 80
+_STEP_BITS = 48
 _ID = re.compile(ID_PREFIX + "[0-9a-f]{32}")
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -141,11 +142,15 @@ class Attempt(NamedTuple):
 
 
 def next_id(last: MessageId, now: int, random_bits: int) -> MessageId:
-    """The id after `last`: from the clock, or one more than the last if the clock has not moved past it."""
-    candidate = (now << _RANDOM_BITS) | (random_bits & ((1 << _RANDOM_BITS) - 1))
+    """The id after `last`: from the clock, or a step after the last if the clock has not moved past it.
+
+    The step is by chance: nobody who knows an id can tell the next one, and hand another message over under it.
+    """
+    random_bits &= (1 << _RANDOM_BITS) - 1
+    candidate = (now << _RANDOM_BITS) | random_bits
     previous = int.from_bytes(last, "big")
     if candidate >> _RANDOM_BITS <= previous >> _RANDOM_BITS:
-        candidate = previous + 1
+        candidate = previous + 1 + (random_bits >> _RANDOM_BITS - _STEP_BITS)
     return candidate.to_bytes(16, "big")
 
 

@@ -4,10 +4,11 @@ A name is resolved once, every address is judged, and only a judged one is diall
 connection stands. Of several addresses those that may be dialled are, and the others are left out: whoever answers for
 a name gains nothing by one that is never dialled, and a name with one private address too many stays usable.
 
-`deny` wins over everything. What is not the public internet (core/addresses.py) opens only by `allow`, by
-`allow_loopback`, or for messages of a route whose own host it is. Link-local addresses and others where clouds keep
-their metadata open only by a CIDR in `allow`. Where an address carries another one inside, as NAT64 does, both must be
-open. holdfast's own listeners are never a target, by whatever name or address of this machine.
+`deny` wins over everything. A name in it is judged by its spelling, in the one that targets have: any other name may
+lead to the same address, so only networks close one. What is not the public internet (core/addresses.py) opens only by
+`allow`, by `allow_loopback`, or for messages of a route whose own host it is. Link-local addresses and others where
+clouds keep their metadata open only by a CIDR in `allow`. Where an address carries another one inside, as NAT64 does,
+both must be open. holdfast's own listeners are never a target, by whatever name or address of this machine.
 """
 
 import errno
@@ -17,6 +18,7 @@ from fnmatch import fnmatchcase
 from ipaddress import IPv6Network, ip_address, ip_network
 
 from holdfast.config import Egress
+from holdfast.config.hosts import names_among
 from holdfast.core.addresses import IpAddress, IpNetwork, Opening, Range, range_of, unmapped
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.resolver import GetAddrInfo, Resolver
@@ -145,15 +147,9 @@ def _literal(host: str) -> IpAddress | None:
         return None
 
 
-def _networks_and_names(entries: Iterable[str]) -> tuple[list[IpNetwork], list[str]]:
-    networks: list[IpNetwork] = []
-    names = []
-    for entry in entries:
-        try:
-            networks.append(_unmapped_network(ip_network(entry)))
-        except ValueError:
-            names.append(entry)
-    return networks, names
+def _networks_and_names(entries: Sequence[str]) -> tuple[list[IpNetwork], list[str]]:
+    names = names_among(entries)
+    return [_unmapped_network(ip_network(entry)) for entry in entries if entry not in names], names
 
 
 def _unmapped_network(network: IpNetwork) -> IpNetwork:

@@ -22,6 +22,7 @@ from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.news import News
 from holdfast.store.port import (
+    NO_LIMIT,
     Evicted,
     EvictLanes,
     Expire,
@@ -224,7 +225,7 @@ class Upkeep:
             if not await self._is_still_scarce(removed):
                 return False
         if removed < EVICTION_STEP and finished.key is not None:
-            removed = await self._store.perform(Purge(0, 0, now + 1, EVICTION_STEP))
+            removed = await self._store.perform(Purge(0, 0, NO_LIMIT, EVICTION_STEP))
             if not await self._is_still_scarce(removed):
                 return False
         if removed < EVICTION_STEP and now >= self._evict_circuits_from:

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 
+from holdfast.config.hosts import names_among
 from holdfast.core.errors import NameNotResolved
 from holdfast.http.codec import best_engine
 from holdfast.http.connection import Address, Dialled, Origin, Trying, connect, format_address, in_turn
@@ -86,13 +87,8 @@ class _Exceptions:
     """What goes past the proxy."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._patterns: list[str] = []
-        self._networks: list[IPv4Network | IPv6Network] = []
-        for text in texts:
-            try:
-                self._networks.append(ip_network(text))
-            except ValueError:
-                self._patterns.append(text)
+        self._patterns = names_among(texts)
+        self._networks = [ip_network(text) for text in texts if text not in self._patterns]
 
     def hold(self, host: str, address: Address) -> bool:
         if any(fnmatchcase(host, pattern) for pattern in self._patterns):

@@ -121,7 +121,7 @@ class Ingest:
         if sifted.delay is not None:
             born += parse_delay(sifted.delay, self._config.ingest.max_delay)
         if sifted.key is not None:
-            key = idempotency_key(sifted.key, request.method, destination.url, request.body)
+            key = idempotency_key(sifted.key, request.method, destination.url, destination.route, request.body)
         # Ids are minted in the order of submission: nothing may come between here and `submit`.
         message = Message(
             self._store.mint(now),
@@ -172,7 +172,7 @@ class Ingest:
             return fill_answer(prepared, result.id)
         raise Refused(
             KEY_REUSED,
-            "This Idempotency-Key was used for the same method and target with another body; use a new "
+            "This Idempotency-Key was used for the same method, target and route with another body; use a new "
             "key, or repeat the first body.",
         )
 

@@ -6,6 +6,7 @@ They may be combined only if they agree.
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from holdfast.config import Ingest, Route
 from holdfast.ingest.refusals import (
@@ -23,8 +24,25 @@ ROUTE_PREFIX = b"/to/"
 
 # Any scheme, so that a wrong one is told as such; one slash is what some clients make of two.
 _PREFIXED = re.compile(rb"/([a-z][a-z0-9+.-]*):/{1,2}(.*)", re.IGNORECASE | re.DOTALL)
-# Receivers decode before they resolve dots, some of them slashes too.
-_DOT_SEGMENT = re.compile(rb"(?:/|%2f|%5c)(?:\.|%2e){1,2}(?:/|%2f|%5c|\Z)", re.IGNORECASE)
+
+MOST_DECODINGS = 8
+
+_CODE_POINT = re.compile(rb"%u([0-9a-f]{4})", re.IGNORECASE)
+# ASCII in two, three or four bytes of UTF-8, as lenient decoders take it.
+_OVERLONG = re.compile(rb"(?:([\xc0\xc1])|\xe0([\x80\x81])|\xf0\x80([\x80\x81]))([\x80-\xbf])")
+# What normalisation and old code pages make of these.
+_LOOKS_LIKE = str.maketrans(
+    {
+        **dict.fromkeys("．․﹒", "."),
+        **dict.fromkeys("‥︰", ".."),
+        **dict.fromkeys("／⁄∕", "/"),
+        **dict.fromkeys("＼﹨∖", "\\"),
+        **dict.fromkeys("；﹔", ";"),
+        **dict.fromkeys("％﹪", "%"),
+    }
+)
+# Among blanks, and up to what a receiver may cut off. Linear: a try begins at a separator and ends before the next one.
+_DOT_SEGMENT = re.compile(r"(?:\A|[/\\])[\0-\x20\x7f]*\.[\0-\x20\x7f]*(?:\.[\0-\x20\x7f]*)?(?:\Z|[/\\;?#\0\r\n])")
 
 
 class Named(NamedTuple):
@@ -81,8 +99,11 @@ class Naming:
                 UNKNOWN_ROUTE,
                 f'There is no route "{shown}"; name one of the [routes.NAME] in the config of this sidecar.',
             )
-        if _DOT_SEGMENT.search(slash + extra):
-            raise Refused(DOT_SEGMENTS, "The path behind a route has a . or .. segment; write the path without it.")
+        if (b"." in extra or b"%" in extra) and _has_dot_segment(extra):
+            raise Refused(
+                DOT_SEGMENTS,
+                "The path behind a route has a segment that a receiver may read as . or ..; write the path without it.",
+            )
         route, base = self._routes[name]
         return Named(parse_target(_append(base, slash + extra, question_mark + query)), route)
 
@@ -107,6 +128,43 @@ class Naming:
             f"a header, {here}/ with Holdfast-Target: https://api.example.com/hooks/7; "
             f"or as HTTP proxy, http_proxy={here} for hosts in ingest.proxy_hosts."
         )
+
+
+def _has_dot_segment(path: bytes) -> bool:
+    """Whether there is a segment that some receiver reads as `.` or `..`: what is behind a route can't leave it.
+
+    Receivers decode once or more, resolve dots before or after that, cut parameters off, and trim. What is a dot
+    segment after some of this is one after all of it, so only the last reading is judged. What can be decoded even then
+    is taken for one.
+    """
+    for _ in range(MOST_DECODINGS):
+        path, before = _decoded(path), path
+        if path == before:
+            break
+    else:
+        return True
+    text = path.decode("utf-8", "ignore")
+    if not text.isascii():
+        text = "".join(character for character in text if character.isascii() or character.isprintable())
+    return _DOT_SEGMENT.search(text) is not None
+
+
+def _decoded(path: bytes) -> bytes:
+    """A path decoded once, with lookalikes as the characters that they stand for."""
+    path = unquote_to_bytes(_CODE_POINT.sub(_encoded, path))
+    if path.isascii():
+        return path
+    text = _OVERLONG.sub(_short_form, path).decode("utf-8", "surrogateescape")
+    return text.translate(_LOOKS_LIKE).encode("utf-8", "surrogateescape")
+
+
+def _encoded(found: re.Match[bytes]) -> bytes:
+    return chr(int(found[1], 16)).encode("utf-8", "surrogatepass")
+
+
+def _short_form(found: re.Match[bytes]) -> bytes:
+    high = (found[1] or found[2] or found[3])[0] & 1
+    return bytes((high << 6 | found[4][0] & 0x3F,))
 
 
 def _append(base: bytes, extra: bytes, query: bytes) -> bytes:

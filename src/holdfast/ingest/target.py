@@ -6,9 +6,10 @@
 
 Resolvers read more than that as an address (0x7f.1, 2130706433, 127.1, 127。0。0。1), so a host whose last
 label is a number must be a dotted quad, and Unicode that would turn into plain ASCII is refused, not
-normalised. A name with a trailing dot is refused too: it would be the same host with a circuit, a
-certificate and a `Host` of its own. IPv6 is written in its shortest form, and a mapped address
-([::ffff:192.0.2.1]) as the IPv4 address that it is, since that is what would be dialled.
+normalised; `config.hosts.ascii_name` has this grammar, which the config's patterns share. A name with a
+trailing dot is refused too: it would be the same host with a circuit, a certificate and a `Host` of its own.
+IPv6 is written in its shortest form, and a mapped address ([::ffff:192.0.2.1]) as the IPv4 address that it
+is, since that is what would be dialled.
 
 The path keeps its bytes. Nothing here is repeated in a refusal but the host, since webhook URLs are often
 secrets.
@@ -20,17 +21,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.config import Circuit
+from holdfast.config.hosts import ascii_name
 from holdfast.core.message import lane_name
 from holdfast.ingest.refusals import BAD_TARGET, Refused
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-LONGEST_NAME = 253
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _UNSENDABLE = re.compile(rb"[\x00-\x20\x7f\\#]")
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([1-9][0-9]{0,4}))?")
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Target(NamedTuple):
@@ -120,20 +119,10 @@ def _canonical_host(host: str) -> str:
         raise _bad("has no host; write it as in https://api.example.com/hooks/7")
     if host.startswith("["):
         return _canonical_ipv6(host)
-    if len(host) > LONGEST_NAME:
-        raise _bad(f"has a host of more than {LONGEST_NAME} characters")
-    if host.endswith("."):
-        raise _bad_host(host, "ends with a dot; leave that out")
-    labels = [_ascii_label(host, label) for label in host.split(".")]
-    name = ".".join(labels)
-    if len(name) > LONGEST_NAME:
-        raise _bad(f"has a host of more than {LONGEST_NAME} characters")
-    if _NUMBER.fullmatch(labels[-1]):
-        try:
-            return str(ipaddress.IPv4Address(name))
-        except ValueError:
-            raise _bad_host(host, "is an odd spelling of an address; write four decimal numbers") from None
-    return name
+    try:
+        return ascii_name(host)
+    except ValueError as error:
+        raise _bad_host(host, str(error)) from None
 
 
 def _canonical_ipv6(host: str) -> str:
@@ -142,24 +131,6 @@ def _canonical_ipv6(host: str) -> str:
     except ValueError:
         raise _bad_host(host, "is not an IPv6 address") from None
     return str(address.ipv4_mapped or address)
-
-
-def _ascii_label(host: str, label: str) -> str:
-    ascii_label = label.lower() if label.isascii() else _idna(host, label)
-    if not _LABEL.fullmatch(ascii_label):
-        raise _bad_host(host, "is not a host name; its labels are letters, digits and hyphens")
-    return ascii_label
-
-
-def _idna(host: str, label: str) -> str:
-    try:
-        encoded = label.encode("idna").decode("ascii").lower()
-    except UnicodeError:
-        raise _bad_host(host, "is not a valid international name; write it in ASCII") from None
-    # Full-width digits, ß and the like: what looks like one name would be sent to another.
-    if not encoded.startswith("xn--"):
-        raise _bad_host(host, "has characters that stand for plain ASCII; write those instead")
-    return encoded
 
 
 def _bad_host(host: str, problem: str) -> Refused:

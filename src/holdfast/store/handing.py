@@ -93,7 +93,7 @@ def _key_of(transaction: Transaction, message: Message) -> KeyUse | None:
     """The key that its app gave it. A header alone is no proof: a route may have put it there."""
     for name, value in message.headers:
         if name == HEADER:
-            digest = key_digest(value, message.method, message.target)
+            digest = key_digest(value, message.method, message.target, message.route)
             use = keys.find(transaction, digest, 0)
             return KeyUse(digest, use.body, use.at) if use is not None and use.id == message.id else None
     return None

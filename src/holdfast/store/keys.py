@@ -88,12 +88,11 @@ def forget(transaction: Transaction, digest: bytes) -> None:
         transaction.delete(Table.KEYS, idempotency_key(epoch.number, digest))
 
 
-def purge(transaction: Transaction, before: int, now: int, limit: int) -> int:
+def purge(transaction: Transaction, before: int, limit: int) -> int:
     """Remove keys that were used before a moment, by whole epochs and the oldest first. Returns how many."""
     removed = 0
     for epoch in epochs(transaction):
-        # Nothing came after now: whoever needs room may have the keys of an epoch that is not over.
-        if min(epoch.ends, now + 1) > before or removed >= limit:
+        if epoch.ends > before or removed >= limit:
             break
         prefix = idempotency_key(epoch.number, b"")
         doomed = [key for key, _ in _first(transaction, prefix, limit - removed)]

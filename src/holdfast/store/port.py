@@ -29,7 +29,7 @@ SCARCE = 0.7
 
 
 class IdempotencyKey(NamedTuple):
-    """`digest` names method, target and key; `body` tells another body under the same key."""
+    """`digest` names method, target, route and key; `body` tells another body under the same key."""
 
     digest: bytes
     body: bytes

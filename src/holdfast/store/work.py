@@ -66,7 +66,7 @@ class Work:
 
     def purge_keys(self, before: int, limit: int) -> int:
         self._epochs = None
-        return keys.purge(self.transaction, before, self.group.now, limit)
+        return keys.purge(self.transaction, before, limit)
 
     def know_lane(self, lane: str, host: str) -> None:
         """Every message's lane has a record: what is not there can't be woken."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.core.errors import StoreFull
+from holdfast.core.handoff import MOST_ATTEMPTS
 from holdfast.core.history import bounded
 from holdfast.core.message import Attempt, MessageId, Place
 from holdfast.store import lines, records
@@ -28,8 +29,8 @@ from holdfast.store.room import WATERMARK
 from holdfast.store.shares import MESSAGE_COST
 from holdfast.store.sound import check_attempt, check_lane, check_message, check_moments
 
-MOST_RETRIES, MOST_ATTEMPTS = (1 << 15) - 1, (1 << 31) - 1
-"""What the columns hold."""
+MOST_RETRIES = (1 << 15) - 1
+"""What the column holds."""
 
 
 class _Finished(NamedTuple):
