@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-long sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
+.PHONY: run test test-long sim fuzz lint docs format tools bench bench-peers bench-churn bench-operators bench-replay lock clean
 COUNT ?= 1000000
 MINUTES ?= 60
 DEAD ?= 50000
@@ -27,6 +27,9 @@ test-long: $(READY)  ## the same with more of it: restarts, kills, worlds, webho
 
 sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
 	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
+
+fuzz: $(READY)  ## the same bytes through both HTTP engines until stopped; with SEED=... only that round
+	PYTHONPATH=tests $(BIN)/python -m fuzzing $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests docs

@@ -27,7 +27,7 @@ TLS_AT_ONCE = 16384
 HANDSHAKE_BYTES = 256 << 10
 """What a peer may say in a handshake: a chain of certificates takes a few KiB, and some peers never come to an end."""
 DATALESS_RECORDS = 32
-"""TLS records without data in one exchange. A few session tickets come after a handshake, and keys are renewed seldom."""
+"""TLS records without data in one exchange: a few tickets come after a handshake, and keys are seldom renewed."""
 
 _NO_WAY_FROM_HERE = frozenset({errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TLS_RECORD_TYPES = range(20, 25)

@@ -91,7 +91,7 @@ LOCAL_LIMITS = Limits(
     body_timeout=10,
     idle_timeout=5,
 )
-"""For listeners that are not busy. Their clients send a request as soon as they are connected, or have no use for it."""
+"""For listeners that are not busy. Their clients send a request as soon as they are connected."""
 
 
 class Server:
