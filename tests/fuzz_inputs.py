@@ -63,7 +63,8 @@ OTHERS = (
         b"Host: a", b"host:b", b"Host:", b"X: a\0", b"X: a\x0bb", b" folded", b"\tfolded", b"X(: y", b"X", b":",
         b"X : y", b"Transfer-Encoding : chunked", b"Content-Length : 5", b"Content-Length\0: 5",
         b"Transfer-Encoding:\x0bchunked", b"Transfer-Encoding: chunked\x00", b"Content-Length: 5\x0c", b"\xe9: 1",
-        b"Content-Length: 5\rX: y", b"X: y\nContent-Length: 5", b"X: y\r\n\tContent-Length: 5", b"Transfer-Encoding:\r\n chunked",
+        b"Content-Length: 5\rX: y", b"X: y\nContent-Length: 5", b"X: y\r\n\tContent-Length: 5",
+        b"Transfer-Encoding:\r\n chunked",
     ],
 )  # fmt: skip
 SPACES = [b" ", b" ", b"", b"\t", b"  ", b" \t", b"\t "], [b"\x0b", b"\x0c", b"\xa0", b"\0"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast.config import Address, Config
+from holdfast.config import Address, Config, is_loopback
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.fleet import Role
 from holdfast.core.message import masked_lane
@@ -67,6 +67,9 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
     """What works and is not as it should be, of a config that is taken over."""
     if config.egress.allow_loopback:
         event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
+    if not is_loopback(config.listen.status.host):
+        detail = "other machines can read it: hosts, states, what happened to messages; for probes there is listen.probe"
+        event(_logger, logging.WARNING, "status_exposed", status=str(config.listen.status), detail=detail)
     room = room_for(config)
     if room.ingest < config.ingest.max_connections:
         detail = "the system allows few file descriptors; raise LimitNOFILE or ulimit -n for ingest.max_connections"
