@@ -68,7 +68,7 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
     if config.egress.allow_loopback:
         event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
     if not is_loopback(config.listen.status.host):
-        detail = "other machines can read it: hosts, states, what happened to messages; for probes there is listen.probe"
+        detail = "other machines can read hosts, states and what happened to messages; probes need listen.probe only"
         event(_logger, logging.WARNING, "status_exposed", status=str(config.listen.status), detail=detail)
     room = room_for(config)
     if room.ingest < config.ingest.max_connections:

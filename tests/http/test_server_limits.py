@@ -254,6 +254,23 @@ async def test_a_request_that_has_come_is_never_thrown_away_to_make_room(serve):
         assert set(statuses) == {b"200", b"503"}
 
 
+@pytest.mark.parametrize("sent", [b"POST /x HT", b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", POST[:5] + b"\n"])
+async def test_nobody_keeps_a_place_by_sending_more_and_more(serve, settled, sent):
+    """Bytes of the first client are there, unread, whenever another one comes."""
+    with socket.socket() as first:
+
+        def admit(_: object) -> None:
+            first.send(b"x" * 100)
+
+        async with serve(ok, max_connections=1, admit=admit) as running:
+            first.connect(("127.0.0.1", running.port))
+            first.send(sent)
+            await settled()
+            async with running.client() as second:
+                await second.send(POST)
+                assert (await second.answer())[0] == 200
+
+
 async def test_closing_to_make_room_is_told_once_in_a_while(serve, caplog, autojump_clock):
     async with serve(ok, max_connections=1, idle_timeout=1000) as running:
 

@@ -53,7 +53,7 @@ COMPLAINTS_EVERY = 10.0
 TURN_AWAY_AT_ONCE = 64
 TURN_AWAY_SECONDS = 1.0
 LOOKED_AT = 64
-"""Connections that are looked at, at most, to find one to close: those with unread bytes are passed over."""
+"""Connections that are looked at, at most, to find one to close: those whose request may just have come are kept."""
 
 _logger = logging.getLogger(__name__)
 _TOO_MANY_DETAIL = "too many connections"
@@ -216,8 +216,8 @@ class Server:
     def _make_room(self, local: LocalAddress) -> bool:
         """Whether there is room for one more; close those for it that have been without a request for longest."""
         while len(self._live) >= self.limits.max_connections:
-            # What has come and is not read yet may be a request. It is in a moment, or the connection can go then.
-            idle = (each for each in islice(self.waiting, LOOKED_AT) if not each.has_unread())
+            # What has come and is not read yet is read in a moment: the connection has a request then, or can go.
+            idle = (each for each in islice(self.waiting, LOOKED_AT) if not each.may_have_request())
             connection = next(idle, None)
             if connection is None:
                 return False

@@ -94,8 +94,11 @@ class ServerConnection:
         if self._phase in (Phase.IDLE, Phase.STREAMING):
             self._scope.cancel()
 
-    def has_unread(self) -> bool:
-        return self._wire.has_unread()
+    def may_have_request(self) -> bool:
+        """Whether something has come that was not read yet, and may be a whole request. Who was already read and is
+        still without one does not get out of it by sending more.
+        """
+        return self._phase is Phase.IDLE and self._wire.has_unread()
 
     def close(self) -> None:
         """At once, to make room: its task finds out."""
@@ -358,6 +361,7 @@ class ServerConnection:
         answer = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
             await self._wire.send_all(with_connection(answer, b"close"))
+            self._phase = Phase.LINGERING
             self._server.waiting[self] = True
             await linger(self._wire)
 
