@@ -6,7 +6,7 @@ RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/tools/bin
 
-.PHONY: run test test-long sim lint docs format tools bench bench-peers bench-churn bench-operators bench-replay
+.PHONY: run test test-long sim fuzz lint docs format tools bench bench-peers bench-churn bench-operators bench-replay
 .PHONY: wheel sbom lock digests clean
 COUNT ?= 1000000
 MINUTES ?= 60
@@ -30,6 +30,9 @@ test-long: $(READY)  ## the same with more of it: restarts, kills, worlds, webho
 
 sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
 	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
+
+fuzz: $(READY)  ## the same bytes through both HTTP engines until stopped; with SEED=... only that round
+	PYTHONPATH=tests $(BIN)/python -m fuzzing $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests docs

@@ -45,7 +45,7 @@ from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
 from holdfast.operate.metrics import Metrics
 from holdfast.operate.peers import Admission
-from holdfast.operate.probes import Probes
+from holdfast.operate.probes import Probes, refuse_body
 from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
 from holdfast.reloading import changed, files_read, merge
@@ -250,7 +250,7 @@ class Gateway:
         self._servers["status"] = Server(status, LOCAL_LIMITS, gate=status.gate)
         self._servers["control"] = Server(control, LOCAL_LIMITS, admit=admit)
         if "probe" in listeners.tcp:
-            self._servers["probe"] = Server(Router(probes.routes), LOCAL_LIMITS)
+            self._servers["probe"] = Server(Router(probes.routes), LOCAL_LIMITS, gate=refuse_body)
         for name, server in self._servers.items():
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 

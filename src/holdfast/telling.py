@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast import __version__
 from holdfast.clock import is_off
-from holdfast.config import Address, Config
+from holdfast.config import Address, Config, is_loopback
 from holdfast.config.hosts import DENIED_BY_NAME, names_among
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.fleet import Role
@@ -70,6 +70,9 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
     denied = names_among(config.egress.deny)
     if denied:
         event(_logger, logging.WARNING, "denied_by_name", names=denied, detail=f"egress.deny: {DENIED_BY_NAME}")
+    if not is_loopback(config.listen.status.host):
+        detail = "other machines can read hosts, states and what happened to messages; probes need listen.probe only"
+        event(_logger, logging.WARNING, "status_exposed", status=str(config.listen.status), detail=detail)
     room = room_for(config)
     if room.ingest < config.ingest.max_connections:
         detail = "the system allows few file descriptors; raise LimitNOFILE or ulimit -n for ingest.max_connections"

@@ -21,6 +21,13 @@ EVERY = (*SIDECARS, GATEWAY, ORPHAN, FLEET, BY_ROLE, MIGRATE)
 REPLICAS = (f"{FLEET}:holdfast-fleet", f"{BY_ROLE}:holdfast-fleet-ingest", f"{BY_ROLE}:holdfast-fleet-deliver")
 """Where a folder has several workloads, the name of the one that is meant stands behind it."""
 CONFIGURED = (*SIDECARS, GATEWAY, ORPHAN, *REPLICAS)
+SCRAPER = [
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }
+]
+"""Who may come to the probe listener besides the kubelet, until somebody names another."""
 UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
 
 Object = dict[str, Any]

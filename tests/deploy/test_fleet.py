@@ -16,6 +16,7 @@ from deploy.manifests import (
     KUBERNETES,
     MIGRATE,
     REPLICAS,
+    SCRAPER,
     Object,
     Overlay,
     from_the_docs,
@@ -147,8 +148,9 @@ def test_each_role_reaches_and_is_reached_by_what_it_needs(replicas: Overlay, tm
     assert config.listen.probe is not None
     incoming = [rule for policy in policies(replicas) for rule in policy.get("ingress", [])]
     outgoing = [rule for policy in policies(replicas) for rule in policy.get("egress", [])]
-    clients = [rule for rule in incoming if "from" in rule]
-    assert ports(incoming) - ports(clients) == {config.listen.probe.port}
+    scrapers = [rule for rule in incoming if rule["from"] == SCRAPER]
+    clients = [rule for rule in incoming if rule not in scrapers]
+    assert ports(scrapers) == {config.listen.probe.port}
     assert ports(clients) == ({config.listen.ingest.port} if role(replicas) in INGEST else set())
     assert all(rule["from"] == [{"podSelector": {"matchLabels": {"holdfast-client": "true"}}}] for rule in clients)
     assert ports(outgoing) == {53, 5432} | ({80, 443} if role(replicas) in DELIVER else set())

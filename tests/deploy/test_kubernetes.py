@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import re
 import subprocess
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +20,7 @@ from deploy.manifests import (
     MIGRATE,
     ORPHAN,
     REPLICAS,
+    SCRAPER,
     SIDECARS,
     Overlay,
     from_the_docs,
@@ -212,8 +214,20 @@ def test_the_gateway_is_reached_by_its_clients_alone(tmp_path: Path) -> None:
     clients, scrapers = policy["ingress"]
     assert clients["from"] == [{"podSelector": {"matchLabels": {"holdfast-client": "true"}}}]
     assert [each["port"] for each in clients["ports"]] == [listen.ingest.port]
+    assert scrapers["from"] == SCRAPER
     assert [each["port"] for each in scrapers["ports"]] == [listen.probe.port]  # type: ignore[union-attr]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+
+
+@pytest.mark.parametrize("name", ["overlays/gateway/network-policy.yaml", "fleet/shared/network-policies.yaml"])
+def test_the_rule_for_nodes_is_there_to_be_filled_in(name: str) -> None:
+    text = (KUBERNETES / name).read_text()
+    filled_in = re.sub(r"^    # (?=(- from:|  ))", "    ", text, flags=re.MULTILINE)
+    before, after = (next(yaml.safe_load_all(each))["spec"]["ingress"] for each in (text, filled_in))
+    (scrapers,) = [rule for rule in before if rule["from"] == SCRAPER]
+    (nodes,) = [rule for rule in after if rule not in before]
+    assert nodes["ports"] == scrapers["ports"]
+    assert [list(each) for each in nodes["from"]] == [["ipBlock"]]
 
 
 def test_overlays_of_one_namespace_do_not_overwrite_each_other() -> None:

@@ -20,6 +20,7 @@ NOT_RUN = {
     "make format": "rewrites the sources; `make lint` looks for the same",
     "make docs": "writes into the clone; tests/docs/test_generated.py writes elsewhere",
     "make sim": "goes on until it is stopped; tests/sim runs some of its worlds",
+    "make fuzz": "goes on until it is stopped; tests/http/test_codec_fuzz.py runs a round of it",
     "make bench": "takes many minutes of a machine to itself; tests/bench/test_bench.py runs a short one",
     "make lock": "asks the package index what is new",
     "make digests": "asks an image registry; tests/deploy/test_locks.py has a stand-in",

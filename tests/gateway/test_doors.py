@@ -95,6 +95,42 @@ def test_a_rebound_name_is_refused_at_both_listeners(gateway: Gateway, receiver:
     assert not receiver.requests
 
 
+FROM_ELSEWHERE = {
+    "an image": ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"),
+    "a page of another port": ("Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty"),
+    "a frame": ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"),
+    "another origin": ("Origin: https://evil.test",),
+    "an origin that says the same name": ("Origin: http://{status}.evil.test",),
+    "no origin at all": ("Origin: null",),
+}
+FROM_HERE = {
+    "a program": (),
+    "a typed address": ("Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"),
+    "a link elsewhere": ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"),
+    "the page itself": ("Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty"),
+    "its own origin": ("Origin: http://{status}",),
+}
+
+
+def look(gateway: Gateway, path: str, fields: tuple[str, ...]) -> bytes:
+    lines = [f"GET {path} HTTP/1.1", f"Host: {gateway.status}", *fields, "Connection: close", "", ""]
+    return say(gateway.status, "\r\n".join(lines).format(status=gateway.status).encode())
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/circuits", "/metrics"])
+def test_the_status_listener_does_not_answer_pages_of_other_sites(gateway: Gateway, path: str) -> None:
+    for name, fields in FROM_ELSEWHERE.items():
+        said = look(gateway, path, fields)
+        assert (name, statuses(said)) == (name, [403])
+        assert b"problem:cross-site" in said
+    for name, fields in FROM_HERE.items():
+        said = look(gateway, path, fields)
+        assert (name, statuses(said)) == (name, [200])
+        assert b"cross-origin-resource-policy: same-origin\r\n" in said
+        assert b"x-content-type-options: nosniff\r\n" in said
+        assert b"access-control-" not in said.lower()
+
+
 # -- the token --------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +185,14 @@ def test_beyond_loopback_a_token_is_needed(tmp_path: Path, address: str) -> None
     assert done.returncode == 2
     assert "listen.ingest" in done.stderr and "ingest.token_file" in done.stderr
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(("address", "is_told"), [("0.0.0.0:0", True), ("127.0.0.1:0", False), ("localhost:0", False)])
+def test_a_status_listener_beyond_loopback_is_told(tmp_path: Path, address: str, is_told: bool) -> None:
+    """A probe listener is meant for other machines."""
+    with running(tmp_path / "store", listen__status=address, listen__probe="0.0.0.0:0") as gateway:
+        told = [event for event in gateway.events() if event["event"] == "status_exposed"]
+        assert [(event["level"], event["status"]) for event in told] == [("warning", address)] * is_told
 
 
 # -- headers on the wire ----------------------------------------------------------------------------------------------

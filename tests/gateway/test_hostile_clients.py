@@ -17,6 +17,8 @@ import forking
 from amount import amount
 from gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses
 from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
+from holdfast.cli.health import health
+from holdfast.descriptors import OPERATORS, OWN
 from holdfast.http.problem import problem_for_status
 
 MOST_MEMORY = 24 * 1024
@@ -397,10 +399,11 @@ async def test_unfinished_uploads_take_bounded_memory_and_hold_no_small_webhook_
 
 
 @pytest.mark.usefixtures("processes")
-def test_too_many_connections_are_told_so_and_operators_still_get_in(tmp_path: Path, receiver: Receiver) -> None:
+def test_too_many_requests_at_once_are_told_so_and_operators_still_get_in(tmp_path: Path, receiver: Receiver) -> None:
+    """Of each connection half a request has come."""
     with running(tmp_path / "store", ingest__max_connections=4) as gateway, ExitStack() as stack:
         for _ in range(4):
-            stack.enter_context(raw_client(gateway.ingest))
+            stack.enter_context(raw_client(gateway.ingest)).sendall(valid(gateway)[:-1])
         until(lambda: open_at_ingest(gateway) == 4)
         for _ in range(5):
             said = say(gateway.ingest, valid(gateway))
@@ -412,6 +415,80 @@ def test_too_many_connections_are_told_so_and_operators_still_get_in(tmp_path: P
         stack.close()
         until(lambda: open_at_ingest(gateway) == 0)
         assert gateway.post(f"{receiver.url}/again").status_code == 202
+
+
+SILENT = 1_250
+AT_INGEST = 256
+MOST_DESCRIPTORS = OWN + OPERATORS + AT_INGEST
+
+
+def silent_client(gateway: Gateway, door: str) -> socket.socket:
+    """Connected, and says nothing."""
+    sock = socket.socket(socket.AF_UNIX if door == "control" else socket.AF_INET)
+    sock.settimeout(PATIENCE)
+    if door == "control":
+        until(lambda: sock.connect_ex(str(gateway.control)) == 0)
+    else:
+        host, _, port = address(gateway, door).rpartition(":")
+        sock.connect((host, int(port)))
+    return sock
+
+
+def address(gateway: Gateway, door: str) -> str:
+    if door == "probe":
+        found = re.search(r"probe http://(\S+)", gateway.out[0])
+        assert found is not None
+        return found[1]
+    return {"ingest": gateway.ingest, "status": gateway.status}[door]
+
+
+def is_answered(gateway: Gateway, door: str) -> bool:
+    """By a client that comes now."""
+    if door == "control":
+        return gateway.call("GET", "/v1/status").status_code == 200
+    if door == "ingest":
+        return gateway.post("http://127.0.0.1:9/", holdfast_delay="1h").status_code == 202
+    return httpx.get(f"http://{address(gateway, door)}/healthz", **PLAIN).status_code == 200
+
+
+DOORS = ("probe", "status", "control", "ingest")
+
+
+@pytest.mark.usefixtures("many_descriptors", "processes")
+def test_silent_connections_keep_nobody_out_of_any_door(tmp_path: Path, measured: Callable[[str], None]) -> None:
+    most = 0
+    keys = {"listen__probe": "127.0.0.1:0", "ingest__max_connections": AT_INGEST}
+    with running(tmp_path / "store", **keys) as gateway:
+        memory = Memory(gateway)
+        for door in DOORS:
+            with ExitStack() as stack:
+                for number in range(SILENT):
+                    stack.enter_context(silent_client(gateway, door))
+                    if number % 25 == 0:
+                        assert is_answered(gateway, door), number
+                        most = max(most, *(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in gateway.pids))
+                assert health(["--status", gateway.status]) == 0
+        told = [event for event in gateway.events() if "those longest without a request" in event.get("message", "")]
+        measured(
+            f"{SILENT} silent connections at each of {', '.join(DOORS)}: everybody else is answered; at most {most} "
+            f"descriptors, {memory.growth} kB more, {len(told)} lines in the log"
+        )
+        assert len(DOORS) <= len(told) < 5 * len(DOORS)
+        assert most <= MOST_DESCRIPTORS
+
+
+def test_whoever_says_nothing_at_an_operators_door_is_closed_soon(tmp_path: Path) -> None:
+    with running(tmp_path / "store", listen__probe="127.0.0.1:0") as gateway, ExitStack() as stack:
+        silent = [stack.enter_context(silent_client(gateway, door)) for door in ("probe", "status", "control")]
+        assert [rest(sock) for sock in silent] == [b"", b"", b""]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/status"])
+def test_a_body_is_refused_where_nothing_takes_one(gateway: Gateway, path: str) -> None:
+    """Before it came: an unfinished one would keep a place from a probe."""
+    for field in ("Content-Length: 5", CHUNKED):
+        said = say(gateway.status, f"GET {path} HTTP/1.1\r\nHost: {gateway.status}\r\n{field}\r\n\r\n".encode())
+        assert statuses(said) == [413]
 
 
 # -- descriptors ------------------------------------------------------------------------------------------------------
@@ -445,7 +522,7 @@ def test_with_few_descriptors_clients_get_fewer_and_operators_keep_theirs(tmp_pa
             stack.enter_context(raw_client(gateway.ingest))
         until(lambda: open_at_ingest(gateway) == room)
         assert gateway.call("GET", "/v1/status").status_code == 200
-        assert statuses(say(gateway.ingest, valid(gateway))) in ([503], [])
+        assert statuses(say(gateway.ingest, valid(gateway, "Connection: close"))) == [202]
         stack.close()
         until(lambda: open_at_ingest(gateway) == 0)
         assert gateway.post(f"{receiver.url}/again").status_code == 202

@@ -6,15 +6,15 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+import fuzzing
+from fuzzing import Head, head_of
 from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
-from holdfast.http.errors import BadAnswer, ProtocolError
-from holdfast.http.message import Headers
 from holdfast.http.server import Limits, Server, open_tcp_listeners
 from holdfast.http.transport import Origin, Transport
 
@@ -42,60 +42,12 @@ def each_engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def read_requests() -> Callable[..., list[object]]:
-    """Everything that one connection's bytes mean: requests in order, and a refusal or what is missing at the end."""
-
-    def read(engine: Engine, pieces: Iterable[bytes], max_head: int = 4096, max_body: int = 4096) -> list[object]:
-        parser = RequestParser(engine, max_head=max_head, max_headers=20, max_body=max_body)
-        outcome: list[object] = []
-        try:
-            for piece in pieces:
-                parser.feed(piece)
-                while parser.complete:
-                    outcome.append((parser.head, parser.body))
-                    parser.next_message()
-        except ProtocolError as error:
-            outcome.append((error.status, error.detail))
-        else:
-            outcome.append("started" if parser.started else "idle")
-        return outcome
-
-    return read
-
-
-class Head(NamedTuple):
-    """All of an answer's head."""
-
-    status: int
-    http_version: str
-    keep_alive: bool
-    content_length: int | None
-    chunked: bool
-    headers: Headers
-
-
-def head_of(parser: ResponseParser) -> Head | None:
-    return Head(*parser.head, parser.headers) if parser.head is not None else None
+    return fuzzing.read_requests
 
 
 @pytest.fixture(scope="session")
 def read_response() -> Callable[..., tuple[object, ...]]:
-    """What one answer's bytes mean, with or without the end of the connection after them."""
-
-    def read(
-        engine: Engine, pieces: Iterable[bytes], end: bool = False, to_head_request: bool = False
-    ) -> tuple[object, ...]:
-        parser = ResponseParser(engine, max_body=4096, to_head_request=to_head_request)
-        try:
-            for piece in pieces:
-                parser.feed(piece)
-            if end:
-                parser.feed_end()
-        except BadAnswer as error:
-            return ("bad", error.detail)
-        leftover = parser.leftover if parser.complete else b""
-        return (head_of(parser), parser.body, parser.complete, parser.broken, leftover, parser.reusable)
-
-    return read
+    return fuzzing.read_response
 
 
 def all_splits(data: bytes) -> Iterable[list[bytes]]:
@@ -121,7 +73,7 @@ class Client:
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
-    async def answer(self, to_head_request: bool = False) -> tuple[int, "Head", bytes]:
+    async def answer(self, to_head_request: bool = False) -> tuple[int, Head, bytes]:
         parser = ResponseParser(engine("h11"), max_body=1 << 24, to_head_request=to_head_request)
         if self.held:
             parser.feed(self.held)

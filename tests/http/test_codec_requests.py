@@ -20,6 +20,9 @@ VALID = {
     "chunked": request(
         b"POST /x HTTP/1.1", b"Transfer-Encoding: Chunked", body=b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n"
     ),
+    "chunked with white space": request(
+        b"POST /x HTTP/1.1", b"Transfer-Encoding:\t chunked \t", body=b"3\r\nabc\r\n0\r\n\r\n"
+    ),
     "trailers": request(b"POST /x HTTP/1.1", b"Transfer-Encoding: chunked", body=b"1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n"),
     "http/1.0": request(b"POST /x HTTP/1.0", b"Content-Length: 2", body=b"ok", host=b""),
     "http/1.0 kept": request(b"GET /x HTTP/1.0", b"Connection: Keep-Alive"),
@@ -191,6 +194,8 @@ def test_expectation_is_seen(each_engine, read_requests):
 
 def test_chunks_are_joined_and_their_extensions_and_trailers_dropped(each_engine, read_requests):
     assert read_requests(each_engine, [VALID["chunked"]])[0][1] == b"abc0123456789"
+    head, body = read_requests(each_engine, [VALID["chunked with white space"]])[0]
+    assert (dict(head.headers)[b"transfer-encoding"], body) == (b"chunked", b"abc")
     head, body = read_requests(each_engine, [VALID["trailers"]])[0]
     assert body == b"a"
     assert b"x-sum" not in dict(head.headers)

@@ -19,6 +19,13 @@ VALID = {
         True,
         True,
     ),
+    "chunked with white space": (
+        response(b"HTTP/1.1 500 Oh", b"Transfer-Encoding:\t CHUNKED \t", body=b"2\r\nhi\r\n0\r\n\r\n"),
+        500,
+        b"hi",
+        True,
+        True,
+    ),
     "until close": (response(b"HTTP/1.1 200 OK", body=b"hello"), 200, b"hello", False, False),
     "204": (response(b"HTTP/1.1 204 No Content"), 204, b"", True, True),
     "304 with length": (response(b"HTTP/1.1 304 Not Modified", b"Content-Length: 5"), 304, b"", True, True),

@@ -4,11 +4,14 @@ import errno
 import json
 import resource
 import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 import trio
 
-from holdfast.http.server import Request, Response
+from holdfast.http.server import COMPLAINTS_EVERY, Request, Response, StreamingResponse
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -139,13 +142,34 @@ async def test_a_client_that_does_not_read_is_dropped(serve):
                 await trio.sleep(0.01)
 
 
-async def test_too_many_connections_get_503_and_room_comes_back(serve):
+class Held:
+    """A handler that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.handling = 0
+        self.let_go = trio.Event()
+
+    async def __call__(self, request: Request) -> Response:
+        self.handling += 1
+        await self.let_go.wait()
+        return Response(200, [], b"done")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+
+async def test_with_a_request_in_hand_on_each_connection_the_next_gets_503_and_room_comes_back(serve):
+    """One is handled, of the other half a body has come."""
     counted: list[int] = []
-    async with serve(ok, max_connections=2, on_refusal=lambda status, _: counted.append(status)) as running:
+    held = Held()
+    async with serve(held, max_connections=2, on_refusal=lambda status, _: counted.append(status)) as running:
         async with running.client() as first, running.client() as second:
-            for client in (first, second):
-                await client.send(POST)
-                assert (await client.answer())[0] == 200
+            await first.send(POST)
+            await second.send(POST[:-1])
+            await until(lambda: held.handling == 1 and not running.server.waiting)
             async with running.client() as third:
                 await third.send(POST)
                 status, head, _ = await third.answer()
@@ -153,14 +177,130 @@ async def test_too_many_connections_get_503_and_room_comes_back(serve):
                 assert (status, headers[b"retry-after"], headers[b"connection"]) == (503, b"1", b"close")
                 assert await third.rest() == b""
             assert counted == [503]
-            await first.send(POST)
-            assert (await first.answer())[0] == 200
-        with trio.fail_after(30):
-            while running.server.connections:
-                await trio.lowlevel.checkpoint()
+            held.let_go.set()
+            await second.send(POST[-1:])
+            for client in (first, second):
+                assert (await client.answer())[0] == 200
+        await until(lambda: running.server.connections == 0)
         async with running.client() as client:
             await client.send(POST)
             assert (await client.answer())[0] == 200
+
+
+async def test_a_stream_is_never_closed_to_make_room(serve):
+    async def stream(request: Request) -> StreamingResponse:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            yield b"piece"
+            await trio.sleep_forever()
+
+        return StreamingResponse(200, [], pieces())
+
+    async with serve(stream, max_connections=1) as running, running.client() as first:
+        await first.send(POST)
+        assert (await first.stream.receive_some()).startswith(b"HTTP/1.1 200")
+        async with running.client() as second:
+            await second.send(POST)
+            assert (await second.answer())[0] == 503
+        assert running.server.connections == 1
+
+
+WITHOUT_A_REQUEST = {
+    "said nothing": b"",
+    "sent an empty line": b"\r\n",
+    "drips a head": b"POST /x HT",
+    "is idle after an answer": POST,
+    "does not leave after a refusal": b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "does not leave after its last answer": POST.replace(b"Host", b"Connection: close\r\nHost"),
+}
+
+
+@pytest.mark.parametrize("sent", WITHOUT_A_REQUEST.values(), ids=WITHOUT_A_REQUEST)
+async def test_a_full_server_closes_who_is_without_a_request_for_longest(serve, settled, sent):
+    async with serve(ok, max_connections=3) as running, running.client() as first:
+        await first.send(sent)
+        await settled()
+        async with running.client() as second, running.client() as third, running.client() as fourth:
+            await first.rest()
+            for client in (fourth, third, second):
+                await client.send(POST)
+                assert (await client.answer())[0] == 200
+            assert running.server.connections == 3
+
+
+async def test_who_just_got_an_answer_has_waited_least(serve, settled):
+    async with serve(ok, max_connections=2) as running, running.client() as used, running.client() as silent:
+        await settled()
+        await used.send(POST)
+        assert (await used.answer())[0] == 200
+        async with running.client() as new:
+            await new.send(POST)
+            assert (await new.answer())[0] == 200
+            assert await silent.rest() == b""
+            await used.send(POST)
+            assert (await used.answer())[0] == 200
+
+
+async def test_a_request_that_has_come_is_never_thrown_away_to_make_room(serve):
+    """A crowd is there with its requests before the first of them is accepted: each gets an answer of some kind."""
+    async with serve(ok, max_connections=2) as running, AsyncExitStack() as stack:
+        crowd = []
+        for _ in range(20):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            sock.sendall(POST)
+            sock.setblocking(False)
+            crowd.append(trio.socket.from_stdlib_socket(sock))
+        with trio.fail_after(30):
+            statuses = [(await each.recv(12))[-3:] for each in crowd]
+        assert set(statuses) == {b"200", b"503"}
+
+
+@pytest.mark.parametrize("sent", [b"POST /x HT", b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", POST[:5] + b"\n"])
+async def test_nobody_keeps_a_place_by_sending_more_and_more(serve, settled, sent):
+    """Bytes of the first client are there, unread, whenever another one comes."""
+    with socket.socket() as first:
+
+        def admit(_: object) -> None:
+            first.send(b"x" * 100)
+
+        async with serve(ok, max_connections=1, admit=admit) as running:
+            first.connect(("127.0.0.1", running.port))
+            first.send(sent)
+            await settled()
+            async with running.client() as second:
+                await second.send(POST)
+                assert (await second.answer())[0] == 200
+
+
+async def test_closing_to_make_room_is_told_once_in_a_while(serve, caplog, autojump_clock):
+    async with serve(ok, max_connections=1, idle_timeout=1000) as running:
+
+        async def come_and_go(count: int) -> None:
+            for _ in range(count):
+                async with running.client() as client:
+                    await client.send(POST)
+                    assert (await client.answer())[0] == 200
+                    async with running.client():
+                        assert await client.rest() == b""
+
+        await come_and_go(5)
+        (told,) = caplog.messages
+        assert "all its 1 connections" in told
+        await trio.sleep(COMPLAINTS_EVERY)
+        await come_and_go(5)
+        assert len(caplog.messages) == 2
+
+
+async def test_a_lower_limit_is_kept_from_the_next_connection_on(serve, limits, settled):
+    async with serve(ok) as running, AsyncExitStack() as stack:
+        for _ in range(10):
+            await stack.enter_async_context(running.client())
+        await settled()
+        assert running.server.connections == 10
+        running.server.set_limits(replace(limits, max_connections=4))
+        async with running.client() as client:
+            await client.send(POST)
+            assert (await client.answer())[0] == 200
+            assert running.server.connections == 4
 
 
 async def test_running_out_of_descriptors_is_survived(serve, caplog):

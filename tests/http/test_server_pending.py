@@ -1,5 +1,7 @@
 """Answers that come later, given by somebody else: in order, whole, and whatever the client does meanwhile."""
 
+import socket
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -176,3 +178,53 @@ async def test_a_client_that_reads_nothing_is_let_go(serve, later, autojump_cloc
         with trio.fail_after(60):
             while running.server.connections:
                 await trio.sleep(1)
+
+
+async def test_who_is_owed_an_answer_is_never_closed_to_make_room_and_is_once_it_came(serve, later):
+    async with serve(later, max_connections=1) as running, running.client() as first:
+        await first.send(get(b"/0"))
+        await later.until(1)
+        async with running.client() as second:
+            assert (await second.answer())[0] == 503
+        later.give(0)
+        assert (await first.answer())[2] == b"/0"
+        async with running.client() as third:
+            await third.send(get(b"/1"))
+            await later.until(2)
+            assert await first.rest() == b""
+            later.give(1)
+            assert (await third.answer())[2] == b"/1"
+
+
+async def test_a_request_behind_an_answer_is_not_begun_on_a_connection_that_was_closed_to_make_room(serve, later):
+    """Its answer comes, and in the same moment a new connection: before the request behind it was looked at."""
+
+    def admit(_: object) -> None:
+        if later.owed:
+            later.give(0)
+
+    async with serve(later, max_connections=1, admit=admit) as running, running.client() as first:
+        await first.send(get(b"/0") + get(b"/1"))
+        await later.until(1)
+        await wait_all_tasks_blocked(0.01)
+        async with running.client() as second:
+            assert (await first.answer())[2] == b"/0"
+            assert await first.rest() == b""
+            assert len(later.owed) == 1
+            await second.send(get(b"/2"))
+            await later.until(2)
+            later.give(1)
+            assert (await second.answer())[2] == b"/2"
+
+
+async def test_nothing_is_kept_of_a_client_that_reset_before_its_answer_came(serve, later):
+    async with serve(later) as running:
+        async with running.client() as client:
+            await client.send(get(b"/0"))
+            await later.until(1)
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        with trio.fail_after(30):
+            while running.server.connections:
+                await trio.lowlevel.checkpoint()
+        later.give(0)
+        assert not running.server.waiting

@@ -1,5 +1,7 @@
 """TLS: names, trust, and connections that are never shared."""
 
+import _ssl
+import ctypes
 import socket
 import ssl
 import tracemalloc
@@ -9,7 +11,7 @@ import pytest
 import trio
 import trustme
 
-from holdfast.http.connection import TlsConnection, connect
+from holdfast.http.connection import DATALESS_RECORDS, TlsConnection, connect
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.errors import ExchangeError, ExchangeTimeout, TlsError
 from holdfast.http.transport import Origin
@@ -274,3 +276,57 @@ async def test_an_answer_can_be_read_after_sending_failed(receiver, server_conte
             await connection.send_rest(b"", bytes(1 << 20), 0)
         assert await connection.receive() == OK
         connection.close()
+
+
+async def test_a_few_session_tickets_come_before_an_answer(receiver, transport_to, server_context, client_context):
+    server_context.num_tickets = DATALESS_RECORDS
+    large = b"HTTP/1.1 500 Oh\r\ncontent-length: 65536\r\n\r\n" + bytes(65536)
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(large, OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        assert len((await post(transport)).body) == 65536
+        assert (await post(transport)).reused
+
+
+@pytest.mark.parametrize("answer", [OK, OK[:5]])
+async def test_tickets_without_end_are_a_failure_of_tls(receiver, transport_to, server_context, client_context, answer):
+    server_context.num_tickets = 1_000
+
+    async def give_tickets(stream):
+        await stream.do_handshake()
+        await stream.send_all(answer)
+        await trio.sleep_forever()
+
+    async with receiver(server_context) as there:
+        there.scripts = [give_tickets]
+        with pytest.raises(TlsError, match="without data") as raised:
+            await post(transport_to(there.port, ssl_context=client_context))
+        assert raised.value.address == there.address
+
+
+async def renew_keys(stream: trio.SSLStream) -> None:
+    """Python has no name for it; the connection of OpenSSL is the second field of its object."""
+    tls, pointer = stream._ssl_object, object.__basicsize__ + 8
+    ctypes.CDLL(_ssl.__file__).SSL_key_update(ctypes.c_void_p.from_address(id(tls._sslobj) + pointer), 0)
+    tls.do_handshake()
+    await stream.transport_stream.send_all(stream._outgoing.read())
+
+
+@pytest.mark.parametrize("before", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 201 Created\r\ncontent-length: 5\r\n\r\nhel"])
+async def test_keys_renewed_without_end_are_a_failure_of_tls_unless_the_outcome_stands(
+    receiver, transport_to, server_context, client_context, before
+):
+    async def renew(stream):
+        await there.request(stream)
+        await stream.send_all(before)
+        while True:
+            await renew_keys(stream)
+
+    async with receiver(server_context) as there:
+        there.scripts = [renew]
+        transport = transport_to(there.port, ssl_context=client_context)
+        if before.endswith(b"hel"):
+            assert (await post(transport)).status == 201
+        else:
+            with pytest.raises(TlsError, match="without data"):
+                await post(transport)

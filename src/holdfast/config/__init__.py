@@ -14,6 +14,7 @@ faults.py    Fault and ConfigError
 
 from holdfast.config.build import build, config_file, default_store_path, load
 from holdfast.config.faults import ConfigError, Fault
+from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import (
     Address,
     Circuit,
@@ -58,6 +59,7 @@ __all__ = [
     "default_store_path",
     "format_duration",
     "format_size",
+    "is_loopback",
     "load",
     "parse_duration",
     "parse_size",

@@ -23,6 +23,7 @@ from holdfast.http.strict import (
     check_request_start,
     check_response,
     check_response_start,
+    with_plain_coding,
     without_framing,
 )
 
@@ -182,13 +183,13 @@ class RequestParser:
         if framing.content_length is not None and framing.content_length > self._max_body:
             raise ProtocolError(413, f"the body is larger than {self._max_body} bytes")
         try:
-            method, target, headers = self._engine.read_request(raw)
+            method, target, headers = self._engine.read_request(with_plain_coding(raw) if framing.chunked else raw)
         except ValueError as error:
             raise ProtocolError(400, f"malformed request: {error}") from error
         return RequestHead(
             method,
             target,
-            _with_plain_coding(headers) if framing.chunked else headers,
+            headers,
             framing.http_version,
             framing.keep_alive,
             framing.expect_continue,
@@ -247,9 +248,8 @@ class ResponseParser:
     def headers(self) -> Headers:
         """Of the final head. Those of a success are read when they are asked for, and a courier never does."""
         if self._headers is None:
-            headers = self._engine.read_response(self._raw)
             chunked = self.head is not None and self.head.chunked
-            self._headers = _with_plain_coding(headers) if chunked else headers
+            self._headers = self._engine.read_response(with_plain_coding(self._raw) if chunked else self._raw)
         return self._headers
 
     @property
@@ -344,8 +344,3 @@ class ResponseParser:
             self.broken = True
         self.complete = body.complete
         self.leftover = body.leftover
-
-
-def _with_plain_coding(headers: Headers) -> Headers:
-    """Engines differ in the case that they give a `Transfer-Encoding` in."""
-    return [(name, b"chunked" if name == b"transfer-encoding" else value) for name, value in headers]

@@ -1,6 +1,7 @@
 """One dialled connection, plain or TLS, and how it comes about.
 
-Both kinds fail with `OSError` only, so that what uses them need not know which kind they are.
+Both kinds fail with `OSError`, so that what uses them need not know which kind they are; a peer that misuses TLS fails
+with `TlsError`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ JOINED = 4096
 TLS_AT_ONCE = 16384
 HANDSHAKE_BYTES = 256 << 10
 """What a peer may say in a handshake: a chain of certificates takes a few KiB, and some peers never come to an end."""
+DATALESS_RECORDS = 32
+"""TLS records without data in one exchange: a few tickets come after a handshake, and keys are seldom renewed."""
 
 _NO_WAY_FROM_HERE = frozenset({errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TLS_RECORD_TYPES = range(20, 25)
@@ -123,6 +126,7 @@ class TlsConnection(Connection):
             raise TlsError(f"{self._stream.version()} is too old, TLS 1.2 is needed", self.address)
 
     async def send_some(self, head: bytes, body: bytes) -> int:
+        self._records.dataless = 0
         if len(head) + len(body) > TLS_AT_ONCE:
             return 0
         data = head + body
@@ -141,9 +145,11 @@ class TlsConnection(Connection):
 
     async def receive(self) -> bytes:
         try:
-            return bytes(await self._stream.receive_some(READ_SIZE))
+            data = await self._stream.receive_some(READ_SIZE)
         except trio.BrokenResourceError as error:
             raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
+        self._records.dataless -= 1
+        return bytes(data)
 
     def is_quiet(self) -> bool:
         return not self._records.held and not self._stream.pending() and super().is_quiet()
@@ -160,6 +166,8 @@ class _RecordStream(trio.abc.Stream):
         self._wire = wire
         self.held = bytearray()
         self.allowance: float = HANDSHAKE_BYTES
+        self.dataless: float = -math.inf
+        """Records handed up in this exchange, less those that brought data. Those of a handshake do not count."""
         self.send_error: tuple[int, str] | None = None
         """Its number and text: the error itself would hold the frames that were sending, and what they sent."""
 
@@ -173,6 +181,9 @@ class _RecordStream(trio.abc.Stream):
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer says more than a handshake takes")
             self.held += data
+        if self.dataless > DATALESS_RECORDS:
+            raise TlsError("the peer sends TLS records without data in them")
+        self.dataless += 1
         record = bytes(self.held[:size])
         del self.held[:size]
         return record

@@ -8,7 +8,7 @@
         ├── ExchangeTimeout    "timeout"   the total deadline passed; `stage` says during what
         ├── ConnectError       "connect"   no address could be dialled; `errno` of the last one
         ├── ProxyError         "proxy"     no tunnel; `here`: the proxy is at fault, not the target; `status` it gave
-        ├── TlsError           "tls"       handshake or certificate
+        ├── TlsError           "tls"       handshake or certificate, or records without end and nothing in them
         ├── ConnectionReset    "reset"     closed or reset before the answer's head was complete
         └── BadAnswer          "protocol"  what came is not an HTTP/1.1 answer
 

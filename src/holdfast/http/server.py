@@ -1,6 +1,9 @@
 """The server: accept loops, the limit on connections, and stopping.
 
 One server may have several listeners, TCP and Unix; what happens on a connection is in server_connection.py.
+
+A full server closes the connection that has been without a request for longest, and serves the new one: whoever opens
+connections and says nothing keeps nobody out. Only where every connection has a request in hand is the new one refused.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 
@@ -19,7 +23,7 @@ from holdfast.http.codec import Engine, RequestHead, best_engine
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.familiar import Familiar
 from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
-from holdfast.http.message import Request, Response, StreamingResponse, with_connection
+from holdfast.http.message import LocalAddress, Request, Response, StreamingResponse, with_connection
 from holdfast.http.problem import RETRY_SOON, Problem, problem_for_status
 from holdfast.http.receiving import Receiving
 from holdfast.http.server_connection import ServerConnection, linger
@@ -45,9 +49,11 @@ Gate = Callable[[RequestHead], None]
 Admission = Callable[[socket.socket], str | None]
 
 ACCEPT_PAUSE = 0.1
-ACCEPT_COMPLAINTS_EVERY = 10.0
+COMPLAINTS_EVERY = 10.0
 TURN_AWAY_AT_ONCE = 64
 TURN_AWAY_SECONDS = 1.0
+LOOKED_AT = 64
+"""Connections that are looked at, at most, to find one to close: those whose request may just have come are kept."""
 
 _logger = logging.getLogger(__name__)
 _TOO_MANY_DETAIL = "too many connections"
@@ -83,9 +89,9 @@ LOCAL_LIMITS = Limits(
     max_connections=64,
     head_timeout=10,
     body_timeout=10,
-    idle_timeout=75,
+    idle_timeout=5,
 )
-"""For listeners that are not busy: people and programs of this machine."""
+"""For listeners that are not busy. Their clients send a request as soon as they are connected."""
 
 
 class Server:
@@ -115,6 +121,10 @@ class Server:
         self._on_refusal = on_refusal
         self._stop_requested = trio.Event()
         self._live: set[ServerConnection] = set()
+        self.waiting: dict[ServerConnection, bool] = {}
+        """Those without a request in hand, in the order in which that began."""
+        self._evicted = 0
+        self._quiet_until = -math.inf
         self._being_turned_away = 0
         self._nursery: trio.Nursery | None = None
         self.deadlines = Deadlines()
@@ -181,26 +191,49 @@ class Server:
                 if error.errno != errno.ECONNABORTED:
                     if trio.current_time() >= quiet_until:
                         _logger.warning("could not accept a connection on %s: %s", local, error)
-                        quiet_until = trio.current_time() + ACCEPT_COMPLAINTS_EVERY
+                        quiet_until = trio.current_time() + COMPLAINTS_EVERY
                     await trio.sleep(ACCEPT_PAUSE)
                 continue
             wire = Wire.taken_from(sock)
-            if len(self._live) >= self.limits.max_connections:
-                self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
-                continue
             refusal = self._admit(wire.socket) if self._admit is not None else None
             if refusal is not None:
                 self._turn_away(wire, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
-                continue
-            connection = ServerConnection(self, wire, local)
-            self._live.add(connection)
-            nursery.start_soon(self._run, connection)
+            elif not self._make_room(local):
+                self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
+            else:
+                connection = ServerConnection(self, wire, local)
+                self._live.add(connection)
+                self.waiting[connection] = True
+                nursery.start_soon(self._run, connection)
 
     async def _run(self, connection: ServerConnection) -> None:
         try:
             await connection.run()
         finally:
             self._live.discard(connection)
+            self.waiting.pop(connection, None)
+
+    def _make_room(self, local: LocalAddress) -> bool:
+        """Whether there is room for one more; close those for it that have been without a request for longest."""
+        while len(self._live) >= self.limits.max_connections:
+            # What has come and is not read yet is read in a moment: the connection has a request then, or can go.
+            idle = (each for each in islice(self.waiting, LOOKED_AT) if not each.may_have_request())
+            connection = next(idle, None)
+            if connection is None:
+                return False
+            del self.waiting[connection]
+            self._live.discard(connection)
+            connection.close()
+            self._tell_evicted(local)
+        return True
+
+    def _tell_evicted(self, local: LocalAddress) -> None:
+        self._evicted += 1
+        now = trio.current_time()
+        if now >= self._quiet_until:
+            self._quiet_until = now + COMPLAINTS_EVERY
+            most, detail = self.limits.max_connections, "those longest without a request are closed for new ones"
+            _logger.warning("%s has all its %d connections: %s, %d since the start", local, most, detail, self._evicted)
 
     def _turn_away(self, wire: Wire, nursery: trio.Nursery, status: int, detail: str, answer: bytes) -> None:
         self.refused(status, detail)

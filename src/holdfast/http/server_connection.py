@@ -11,6 +11,9 @@ One cancel scope spans the connection, and each phase sets its deadline: `idle_t
 and body too slow are answered with 408, no room for the body in time with 503, a handler has no deadline here.
 A handler is never disturbed by its client going away, since what it does may already be decided. The room that was
 taken for a body is given back when its request is answered, and not before, since the handler holds it until then.
+
+In `Server.waiting` stands who has no request in hand: from the start or the last answer until a head is complete, and
+while the client is waited for to close. A full server closes those to make room, and never one with a request.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class ServerConnection:
         )
         self._phase = Phase.IDLE
         self._owed: trio.Event | None = None
+        self._closed = False
         self._reserved = 0
         """Bytes taken for the body of the current request, until it is answered."""
         self._scope = trio.CancelScope()
@@ -89,6 +93,16 @@ class ServerConnection:
         """Part of stopping: nothing is lost by closing now, or what is there would never end by itself."""
         if self._phase in (Phase.IDLE, Phase.STREAMING):
             self._scope.cancel()
+
+    def may_have_request(self) -> bool:
+        """Whether something has come that was not read yet, and may be a whole request. Who was already read and is
+        still without one does not get out of it by sending more.
+        """
+        return self._phase is Phase.IDLE and self._wire.has_unread()
+
+    def close(self) -> None:
+        """At once, to make room: its task finds out."""
+        self._wire.close()
 
     async def run(self) -> None:
         refusal: ProtocolError | None = None
@@ -109,6 +123,7 @@ class ServerConnection:
             # The client is gone; there is nobody to tell.
             pass
         finally:
+            self._closed = True
             self._deadline.drop()
             self._wire.close()
             if self._owed is None:
@@ -119,8 +134,8 @@ class ServerConnection:
         if self._owed is not None and self._parser.started:
             await self._owed.wait()
         head = await self._receive_head()
-        if head is None:
-            return False
+        if head is None or not self._server.waiting.pop(self, False):
+            return False  # it ended; or it was closed to make room while this head waited for the answer before it
         answer: Response | StreamingResponse | bytes | None = self._ask_gate(head)
         if answer is None:
             if not await self._receive_body(head):
@@ -134,6 +149,7 @@ class ServerConnection:
             return False
         keep = head.keep_alive and self._parser.complete and not self._server.stopping
         await self._send(_encode(answer, head, keep))
+        self._server.waiting[self] = True
         if keep and not self._server.stopping:
             self._phase = Phase.IDLE
             return True
@@ -282,6 +298,8 @@ class ServerConnection:
                 self._wire.socket.shutdown(SHUT_WR)
         else:
             self._phase = Phase.IDLE
+            if not self._closed:
+                self._server.waiting[self] = True
 
     async def _stream(self, answer: StreamingResponse, head: RequestHead) -> None:
         """Sends pieces until they end, the client goes away, or the server stops."""
@@ -335,6 +353,7 @@ class ServerConnection:
     async def _refuse(self, refusal: ProtocolError) -> None:
         if self._owed is not None:
             await self._owed.wait()
+        self._server.waiting.pop(self, None)
         self._parser.drop_body()
         self._release()
         self._server.refused(refusal.status, refusal.detail)
@@ -342,6 +361,8 @@ class ServerConnection:
         answer = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
             await self._wire.send_all(with_connection(answer, b"close"))
+            self._phase = Phase.LINGERING
+            self._server.waiting[self] = True
             await linger(self._wire)
 
 

@@ -32,6 +32,7 @@ _FRAMING_FIELD = re.compile(
     rb"\n(host|content-length|transfer-encoding|connection|expect):[ \t]*+([^\r]*+)", re.IGNORECASE
 )
 _LENGTH_OR_CODING = re.compile(rb"\n(?:content-length|transfer-encoding):[^\r]*+\r(?=\n)", re.IGNORECASE)
+_CODING = re.compile(rb"(?<=\ntransfer-encoding:)[^\r]*+", re.IGNORECASE)
 _ABSOLUTE = re.compile(rb"https?://(?:[\w\-.~!$&'()*+,;=:%]*@)?[\w\-.~!$&'()*+,;=:%\[\]]+(?:[/?].*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:[\w\-.~]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
@@ -99,6 +100,11 @@ def check_response(raw: bytes, max_headers: int) -> tuple[int, Framing]:
 def without_framing(raw: bytes) -> bytes:
     """A head without the fields that say where its body ends: engines refuse those of an odd answer."""
     return _LENGTH_OR_CODING.sub(b"", raw)
+
+
+def with_plain_coding(raw: bytes) -> bytes:
+    """A chunked head with its coding spelled the usual way: engines differ in the white space and case they take."""
+    return _CODING.sub(b" chunked", raw)
 
 
 def check_request_start(raw: bytes | bytearray, scanned: int = 0, end: int = MAX_POSITION) -> None:

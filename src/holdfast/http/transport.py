@@ -22,7 +22,7 @@ from holdfast.http.address_limit import AddressLimit
 from holdfast.http.codec import Engine, ResponseParser, best_engine
 from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
 from holdfast.http.deadlines import Deadlines
-from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, ProxyError, Stage
+from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, ProxyError, Stage, TlsError
 from holdfast.http.familiar import Familiar
 from holdfast.http.message import Headers
 from holdfast.http.pool import Pool
@@ -333,7 +333,7 @@ async def _read_answer(connection: Connection, parser: ResponseParser) -> None:
             parser.feed(data)
     except OSError as error:
         detail = error.strerror or str(error)
-    except BadAnswer as error:
+    except (BadAnswer, TlsError) as error:
         error.address = connection.address
         raise
     if parser.head is None:
@@ -351,5 +351,5 @@ async def _read_body(connection: Connection, parser: ResponseParser) -> None:
                 parser.feed(data)
             else:
                 parser.feed_end()
-    except (OSError, trio.Cancelled):
+    except (OSError, TlsError, trio.Cancelled):
         pass

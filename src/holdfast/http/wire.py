@@ -88,6 +88,13 @@ class Wire:
         """Whether it is still there, and nothing has come that was not asked for."""
         return not self._ready
 
+    def has_unread(self) -> bool:
+        """Whether bytes have come that are not received yet, heard of or not."""
+        try:
+            return bool(self.socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Whoever waits on it hears of it."""
         if self.socket.fileno() < 0:

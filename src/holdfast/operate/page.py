@@ -41,7 +41,6 @@ PAGE = Response(
     [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", POLICY.encode()),
-        (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
         (b"cache-control", b"no-cache"),
     ],

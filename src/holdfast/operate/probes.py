@@ -3,10 +3,17 @@
 Nothing here names a message, and a host only while its circuit is not enabled.
 """
 
+from holdfast.http.codec import RequestHead
 from holdfast.http.server import Response
 from holdfast.operate.insight import Insight
 from holdfast.operate.metrics import CONTENT_TYPE, Metrics
-from holdfast.operate.routing import Call, Route, answer
+from holdfast.operate.routing import Call, Route, answer, problem
+
+
+def refuse_body(head: RequestHead) -> None:
+    """For listeners that are only read from: a body that never ends would keep a place there."""
+    if head.chunked or head.content_length:
+        raise problem(413, "body-not-taken", "Nothing here takes a body; send the request without one.")
 
 
 class Probes:

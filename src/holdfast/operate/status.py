@@ -1,11 +1,17 @@
 """The status listener: reads only, for probes, scrapers and people on this machine. It shows no path of a target."""
 
+from dataclasses import replace
+
 from holdfast.http.codec import RequestHead
 from holdfast.http.server import Request, Response, StreamingResponse
 from holdfast.operate.insight import Insight
 from holdfast.operate.page import page
-from holdfast.operate.probes import Probes
+from holdfast.operate.probes import Probes, refuse_body
 from holdfast.operate.routing import Call, Route, Router, answer, problem
+
+_BROWSERS_SAY = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"))
+_UNSHARED = [(b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin")]
+"""On every answer: a browser gives it to no page of another site, and takes it for nothing else than it is."""
 
 
 class StatusListener:
@@ -27,14 +33,19 @@ class StatusListener:
         )
 
     def gate(self, head: RequestHead) -> None:
-        """A page in a browser must not reach this through a name that was pointed here."""
-        host = next((value for name, value in head.headers if name == b"host"), b"").decode("latin-1").lower()
+        """A page in a browser must not reach this, neither through a name that was pointed here nor from elsewhere."""
+        said = {name: value.decode("latin-1").lower() for name, value in head.headers if name in _BROWSERS_SAY}
+        host = said.get(b"host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.strip("[]") not in self.hosts:
             raise problem(403, "wrong-host", f"This status listener does not answer to {host or 'no Host'}.")
+        if _is_from_elsewhere(said, host):
+            raise problem(403, "cross-site", "This status listener does not answer what a page of another site asks.")
+        refuse_body(head)
 
     async def __call__(self, request: Request) -> Response | StreamingResponse:
-        return await self._router(request)
+        answered = await self._router(request)
+        return replace(answered, headers=[*answered.headers, *_UNSHARED])
 
     async def _status(self, call: Call) -> Response:
         return answer(await self._insight.status())
@@ -50,3 +61,13 @@ class StatusListener:
 
     async def _page_data(self, call: Call) -> Response:
         return answer(self._insight.page())
+
+
+def _is_from_elsewhere(said: dict[bytes, str], host: str) -> bool:
+    """Whether a browser asks for a page of another origin. Following a link to here is allowed: the link's page sees
+    nothing of the answer.
+    """
+    is_followed_link = said.get(b"sec-fetch-mode") == "navigate" and said.get(b"sec-fetch-dest") == "document"
+    if said.get(b"sec-fetch-site", "none") not in ("none", "same-origin") and not is_followed_link:
+        return True
+    return b"origin" in said and said[b"origin"].partition("://")[2] != host
