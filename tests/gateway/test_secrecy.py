@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -16,6 +16,10 @@ import pytest
 import forking
 from gateway.hostile import Caller, raw_receiver, say
 from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, running, settings, until
+from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.records import lane_key
+from holdfast.store.tables import Table
+from ports import refusing_port
 
 TOKEN = "secret-of-the-token-file"
 IN_THE_TARGET = {
@@ -160,6 +164,72 @@ def test_each_circuit_by_its_shown_name_hides_the_path(world: World) -> None:
         answer = world.gateway.get(f"/circuits/{quote(circuit['host'], safe='')}")
         assert answer.status_code == 200
         assert leaked(answer.text) == []
+
+
+@pytest.fixture(scope="module")
+def by_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, str, int]]:
+    """A gateway with three disabled circuits on one host, each of a URL whose path is a secret; the address of its probe
+    listener, and the host's port.
+    """
+    probe = f"127.0.0.1:{refusing_port()}"
+    store = tmp_path_factory.mktemp("by-url") / "store"
+    keys = {"circuit__scope": "url", "circuit__disable_after": 1, "retry__max_retries": 0, "listen__probe": probe}
+    with running(store, **keys) as gateway, raw_receiver(echoing) as receiver:
+        for number in range(3):
+            id = gateway.post(f"{receiver.url}/hooks/{IN_THE_TARGET['path']}-{number}").json()["id"]
+            until(lambda id=id: gateway.message(id)["state"] == "dead")
+        yield gateway, probe, receiver.port
+
+
+def test_no_path_of_either_listener_shows_a_circuits_url(by_url: tuple[Gateway, str, int]) -> None:
+    gateway, probe, port = by_url
+    host = f"127.0.0.1:{port}"
+    masked = [quote(each["host"], safe="") for each in gateway.get("/circuits").json()["circuits"]]
+    pieces = [quote(f"{start}{host}/{end}", safe="") for start in ("", "http://") for end in ("", "hooks", "hooks/")]
+    paths = ["/", "/page.json", "/status", "/metrics", "/healthz", "/readyz", "/readyz?strict", "/circuits?limit=1"]
+    paths += [f"/circuits{query}" for query in ("", "?state=disabled", f"?limit=1&after={masked[0]}", "?after=x")]
+    paths += [f"/circuits/{name}" for name in ("127.0.0.1", host, "nowhere", *masked, *pieces)]
+    said = {path: gateway.get(path) for path in paths}
+    said |= {f"probe {path}": httpx.get(f"http://{probe}{path}", **PLAIN) for path in paths}
+    assert {path for path, answer in said.items() if leaked(answer.text)} == set()
+    ambiguous = said[f"/circuits/{host}"]
+    assert (ambiguous.status_code, ambiguous.json()["candidates"]) == (404, [unquote(each) for each in masked])
+    assert {said[f"/circuits/{piece}"].status_code for piece in pieces} == {404}
+    assert leaked(gateway.log.read_text()) == []
+
+
+def test_circuits_are_paged_and_acted_upon_by_their_shown_names(by_url: tuple[Gateway, str, int]) -> None:
+    gateway, _, _ = by_url
+    seen, page = [], gateway.get("/circuits?limit=1").json()
+    while page["next"] is not None:
+        seen += page["circuits"]
+        page = gateway.get(f"/circuits?limit=1&after={quote(page['next'], safe='')}").json()
+    names = [each["host"] for each in [*seen, *page["circuits"]]]
+    assert len(set(names)) == 3
+    for name in names:
+        assert gateway.get(f"/circuits/{quote(name, safe='')}").json()["host"] == name
+    froze = gateway.call("POST", f"/v1/circuits/{quote(names[1], safe='')}/freeze").json()
+    assert froze["changed"] and froze["circuit"]["host"].endswith("secret-of-the-path-1")
+    assert [each["host"] for each in gateway.get("/circuits?state=frozen").json()["circuits"]] == [names[1]]
+
+
+def test_a_broken_circuit_is_told_without_its_url(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    target = f"http://127.0.0.1:9/{IN_THE_TARGET['path']}"
+    with running(store, circuit__scope="url", store__max_size="64MiB") as gateway:
+        until(lambda id=gateway.post(target).json()["id"]: gateway.message(id)["attempts"])
+        gateway.stop()
+    engine = LmdbEngine(store, 64 << 20)
+    with (writing := engine.write()) as transaction:
+        transaction.put(Table.SUMMARIES, lane_key(target), b"garbage")
+        writing.commit()
+    engine.close()
+    with running(store, circuit__scope="url", store__max_size="64MiB") as gateway:
+        gateway.post(target)
+        until(lambda: [event for event in gateway.events() if event["event"] == "record_broken"])
+        said = gateway.log.read_text()
+    assert "http://127.0.0.1:9/#" in said
+    assert not leaked(said) and IN_THE_TARGET["path"].encode().hex() not in said
 
 
 def test_the_log_and_the_live_events_show_no_secret(world: World) -> None:
