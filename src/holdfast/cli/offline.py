@@ -20,6 +20,7 @@ from holdfast.config import Config, ConfigError
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.core.schedule import RetryRules
+from holdfast.store.files import written_beside
 from holdfast.store.offline import (
     Finding,
     Imported,
@@ -31,7 +32,6 @@ from holdfast.store.offline import (
     check_header,
     open_database,
     open_store,
-    written_beside,
 )
 
 DISK_FAILED = 4

@@ -29,7 +29,7 @@ class SetAside:
         """Everything so far is on disk."""
         if not self._lines:
             return
-        with open_private(self.path, "ab") as file:
+        with open_private(self.path, "ab" if self.count else "xb") as file:
             file.writelines(self._lines)
             file.flush()
             os.fsync(file.fileno())

@@ -24,7 +24,7 @@ def make_folder(folder: Path) -> None:
 def take_folder(folder: Path) -> int:
     """Hold its lock, until the descriptor is closed: a second process must not even open the files."""
     try:
-        lock = os.open(folder / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
     # For this moment only, a lock of the other kind: whoever finds the folder taken also finds the taker's number.
