@@ -88,9 +88,26 @@ def test_a_folder_made_for_the_store_is_closed_to_others(tmp_path: Path, holds: 
     if holds:
         (store / holds).mkdir()
     store.chmod(0o755)
-    with running(store):
+    with running(store) as gateway:
         assert mode(store) == wanted
         assert mode(store / "data.mdb") == 0o600
+        assert of_the_folder(gateway) == []
+
+
+def of_the_folder(gateway: Gateway) -> list[tuple[str, str]]:
+    events = [event for event in gateway.events() if event["event"].startswith("folder_")]
+    assert all(event["path"] == str(gateway.control.parent) for event in events)
+    return [(event["event"], event["mode"]) for event in events]
+
+
+def test_a_store_that_was_opened_to_others_is_closed_again_and_told(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with running(store) as gateway:
+        assert gateway.stop() == 0
+    store.chmod(0o777)
+    with running(store) as gateway:
+        assert mode(store) == 0o700
+        assert of_the_folder(gateway) == [("folder_closed", "0777")]
 
 
 # -- showing ----------------------------------------------------------------------------------------------------------
