@@ -162,7 +162,7 @@ def test_what_is_no_secret_is_told_without_repeating_it(text: str, problem: str)
 
 
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SecretMissing, match="BILLING is not set"):
+    with pytest.raises(SecretMissing, match="that secret_env names is not set"):
         Signer(Sign("standard-webhooks", None, "BILLING"), {})
     with pytest.raises(SecretMissing, match="can't be read: No such file"):
         of_file(tmp_path / "nothing")

@@ -110,6 +110,62 @@ def test_a_store_that_was_opened_to_others_is_closed_again_and_told(tmp_path: Pa
         assert of_the_folder(gateway) == [("folder_closed", "0777")]
 
 
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+BAD_CONFIG = """
+[listen]
+probe = "c4n4ry"
+[store]
+url = "postgresql://user:c4n4ry@host/a b"
+[delivery]
+proxy = "http://c4n4ry:c4n4ry"
+[ingest]
+hosts = ["fine", "c4n4ry c4n4ry"]
+[routes.a]
+url = "https://user:c4n4ry@host/c4n4ry"
+sign = "whsec_c4n4ry"
+[routes.b]
+url = "https://host"
+sign = { secret_env = "c4n4ry-c4n4ry" }
+headers = { "authorization: c4n4ry" = "c4n4ry" }
+"""
+LOST_FILES = """
+[ingest]
+token_file = "c4n4ry"
+[delivery]
+ca_file = "c4n4ry/c4n4ry"
+proxy = "http://127.0.0.1:9"
+proxy_credentials_file = "user:c4n4ry"
+[routes.a]
+url = "https://host"
+client_cert_file = "c4n4ry"
+sign = { secret_file = "whsec_c4n4ry" }
+[routes.b]
+url = "https://host"
+sign = { secret_env = "whsec_c4n4ry" }
+"""
+
+
+@pytest.mark.parametrize(("text", "faults"), [(BAD_CONFIG, 8), (LOST_FILES, 6)], ids=["bad values", "lost files"])
+def test_faults_of_a_config_repeat_no_secret(tmp_path: Path, text: str, faults: int) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text("")
+    with running(tmp_path / "store", config) as gateway:
+        config.write_text(text)
+        env = settings(tmp_path / "other")
+        done = [
+            forking.run(*words, "--config", str(config), env=env, cwd=tmp_path)
+            for words in (["check"], ["check", "--json"], ["run"])
+        ]
+        assert [each.returncode for each in done] == [2, 2, 2]
+        assert len(done[0].stderr.splitlines()) == faults
+        refused = gateway.call("POST", "/v1/reload")
+        assert (refused.status_code, len(refused.json()["faults"])) == (422, faults)
+        said = "".join([*(each.stdout + each.stderr for each in done), refused.text, gateway.log.read_text()])
+    assert "reload_refused" in said
+    assert "c4n4ry" not in said
+
+
 # -- showing ----------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.config import Sign
+from holdfast.config import Sign, unreadable
 from holdfast.core.errors import SecretMissing
 
 SYMMETRIC_PREFIX = "whsec_"
@@ -50,14 +50,14 @@ class FileSource:
         try:
             status = self._path.stat()
         except OSError as error:
-            raise SecretMissing(f"{self._path} can't be read: {error.strerror}") from error
+            raise SecretMissing(unreadable(self._path, error)) from error
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def text(self) -> str:
         try:
             return self._path.read_text("ascii")
         except OSError as error:
-            raise SecretMissing(f"{self._path} can't be read: {error.strerror}") from error
+            raise SecretMissing(unreadable(self._path, error)) from error
         except UnicodeDecodeError as error:
             raise SecretMissing(f"{self._path} holds other characters than ASCII") from error
 
@@ -66,7 +66,6 @@ class EnvironmentSource:
     """A variable of the process, which never changes while it runs."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        self._name = name
         self._value = environ.get(name)
 
     def version(self) -> object:
@@ -74,7 +73,7 @@ class EnvironmentSource:
 
     def text(self) -> str:
         if self._value is None:
-            raise SecretMissing(f"the environment variable {self._name} is not set")
+            raise SecretMissing("the environment variable that secret_env names is not set")
         return self._value
 
 

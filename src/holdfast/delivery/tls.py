@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.config import unreadable
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.transport import Origin
 
@@ -52,7 +53,7 @@ class ClientCertificate:
         try:
             found = [path.stat() for path in (self._cert_file, self._key_file) if path is not None]
         except OSError as error:
-            raise UnusableFile(f"{error.filename} can't be read: {error.strerror}") from error
+            raise UnusableFile(unreadable(Path(error.filename), error)) from error
         return [(status.st_mtime_ns, status.st_ino, status.st_size) for status in found]
 
 
@@ -91,7 +92,7 @@ def _read_authorities(path: Path) -> str:
     except ssl.SSLError as error:
         raise UnusableFile(f"{path} holds no certificates in PEM form") from error
     except OSError as error:
-        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+        raise UnusableFile(unreadable(path, error)) from error
     return text
 
 
