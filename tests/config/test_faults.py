@@ -58,9 +58,9 @@ NESTED: list[Any] = [
     {f"x-{CANARY} ": "x"},
 ]
 ROUTE = {"url": "https://host.example"}
-NUMERIC = {
-    (key.section, key.name) for key in (*KEYS, *ROUTE_KEYS) if isinstance(key.default, int | float | list)
-} | {("ingest", "ack_status")}
+NUMERIC = {(key.section, key.name) for key in (*KEYS, *ROUTE_KEYS) if isinstance(key.default, int | float | list)} | {
+    ("ingest", "ack_status")
+}
 
 
 def said(mapping: Mapping[str, Any], environ: Mapping[str, str], cwd: Path) -> str:

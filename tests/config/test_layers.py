@@ -133,7 +133,7 @@ def test_bad_route_names(name: str) -> None:
 def test_sections_and_routes_must_be_tables() -> None:
     assert faults_of(mapping={"retry": 5, "routes": {"b": "https://b.example"}}) == [
         "retry: 5 is not a section; allowed: [retry] with its keys",
-        'routes.b: this text is not a route; allowed: [routes.NAME] with a url',
+        "routes.b: this text is not a route; allowed: [routes.NAME] with a url",
     ]
 
 

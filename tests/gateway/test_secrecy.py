@@ -241,8 +241,8 @@ def test_each_circuit_by_its_shown_name_hides_the_path(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def by_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, str, int]]:
-    """A gateway with three disabled circuits on one host, each of a URL whose path is a secret; the address of its probe
-    listener, and the host's port.
+    """A gateway with three disabled circuits on one host, each of a URL whose path is a secret; the address of its
+    probe listener, and the host's port.
     """
     probe = f"127.0.0.1:{refusing_port()}"
     store = tmp_path_factory.mktemp("by-url") / "store"
@@ -290,7 +290,8 @@ def test_a_broken_circuit_is_told_without_its_url(tmp_path: Path) -> None:
     store = tmp_path / "store"
     target = f"http://127.0.0.1:9/{IN_THE_TARGET['path']}"
     with running(store, circuit__scope="url", store__max_size="64MiB") as gateway:
-        until(lambda id=gateway.post(target).json()["id"]: gateway.message(id)["attempts"])
+        id = gateway.post(target).json()["id"]
+        until(lambda: gateway.message(id)["attempts"])
         gateway.stop()
     engine = LmdbEngine(store, 64 << 20)
     with (writing := engine.write()) as transaction:

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 import trio
@@ -452,9 +453,9 @@ async def test_what_another_user_puts_in_the_sockets_place_is_left_alone(tmp_pat
     precious.chmod(0o600)
 
     def swap(name):
-        os.unlink(name)
+        Path(name).unlink()
         if how == "symlink":
-            os.symlink(precious, name)
+            Path(name).symlink_to(precious)
         elif how == "link":
             os.link(precious, name)
         elif os.geteuid() == 0:

@@ -1,7 +1,6 @@
 """Odd questions get a clear no at the boundary, the same on every store, and harm nothing."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import httpx
@@ -50,7 +49,11 @@ def test_a_name_that_nothing_has(asked: Gateway, name: str) -> None:
 def test_a_filter_that_nothing_has(asked: Gateway, text: object) -> None:
     calls = [("messages/drop", key) for key in ("host", "before", "state", "limit")]
     calls += [(f"dead/{act}", key) for act in ("replay", "drop") for key in ("host", "since", "until", "reason", "x")]
-    answers = {(path, key): asked.call("POST", f"/v1/{path}", {key: text}) for path, key in calls if (key, text) != ("limit", 7)}
+    answers = {
+        (path, key): asked.call("POST", f"/v1/{path}", {key: text})
+        for path, key in calls
+        if (key, text) != ("limit", 7)
+    }
     assert {answer.status_code for answer in answers.values()} <= {400, 404}, answers
     assert is_well(asked)
 

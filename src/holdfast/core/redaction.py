@@ -41,7 +41,7 @@ _WORD = re.compile(rb"[.-]*(?:[A-Z]?[a-z]+|[A-Z]+)(?:[._-]+(?:[A-Z]?[a-z]+|[A-Z]
 
 
 def without_secrets(answer: bytes | None, message: Message) -> bytes | None:
-    """At most ANSWER_KEPT bytes of the answer, with everything secret of the message's own that it quotes struck out."""
+    """At most ANSWER_KEPT bytes of the answer, with everything secret of the message's that it quotes struck out."""
     if not answer:
         return answer
     kept = answer[:ANSWER_KEPT]

@@ -38,8 +38,8 @@ Signature = Callable[[bytes], bytes]
 
 
 class Source(Protocol):
-    """Where secrets come from. `version` changes when they may have changed; whether it `rests` is asked of one that has
-    changed, at `now` in milliseconds.
+    """Where secrets come from. `version` changes when they may have changed; whether it `rests` is asked of one that
+    has changed, at `now` in milliseconds.
     """
 
     def version(self) -> object: ...

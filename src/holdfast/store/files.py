@@ -21,8 +21,8 @@ class CannotWrite(HoldfastError):
 
 
 def open_private(path: Path | str, mode: str, folder: int | None = None) -> IO[bytes]:
-    """A file that only its owner can read, no link: made by this call ("xb"), or appended to by who made it ("ab"). By a
-    descriptor of its folder, or by its whole path.
+    """A file that only its owner can read, no link: made by this call ("xb"), or appended to by who made it ("ab"). By
+    a descriptor of its folder, or by its whole path.
     """
 
     def opener(name: str, flags: int) -> int:
