@@ -47,8 +47,8 @@ class BadValue(ValueError):
 
 
 def unreadable(path: Path, error: OSError) -> str:
-    """Why a file that a config names can't be read. Of a path that leads nowhere only what exists is shown: the rest may
-    be the secret itself, put where its file belongs.
+    """Why a file that a config names can't be read. Of a path that leads nowhere only what exists is shown: the rest
+    may be the secret itself, put where its file belongs.
     """
     reason = f"can't be read: {error.strerror or error}"
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
