@@ -18,7 +18,7 @@ ALLOWED = {
     "operate": {"operate", "core", "http", "store.port", "clock", "news", "config", "__version__"},
     "cli": {
         *("cli", "core", "config", "app", "credentials", "demo", "__version__"),
-        *("store.offline", "store.postgres.contact"),
+        *("store.offline", "store.files", "store.postgres.contact"),
     },
     # A composition of its own, as app.py is: it may know every room but the command line.
     "demo": {

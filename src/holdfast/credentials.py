@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import Config, ConfigError, DatabaseUrl, Fault
+from holdfast.config import Config, ConfigError, DatabaseUrl, Fault, unreadable
 from holdfast.core.errors import SecretMissing
 from holdfast.delivery.service import RouteKeys
 from holdfast.delivery.signing import Signer
@@ -92,7 +92,7 @@ def _read_login(path: Path) -> bytes:
     try:
         login = path.read_bytes().strip()
     except OSError as error:
-        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+        raise UnusableFile(unreadable(path, error)) from error
     if not _LOGIN.fullmatch(login):
         raise UnusableFile(f"{path} does not hold one line with user:password")
     return b"Basic " + b64encode(login)

@@ -54,7 +54,7 @@ def group_number(name: str | None) -> int | None:
         # A container often has groups that only their number is known of.
         if name.isdecimal() and int(name) <= HIGHEST_GROUP:
             return int(name)
-    problem = f'there is no group "{name}" on this machine'
+    problem = "there is no such group on this machine"
     raise ConfigError([Fault("listen.control_group", problem, "the name or number of a group")])
 
 

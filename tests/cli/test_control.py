@@ -183,7 +183,15 @@ def test_candidates_are_shown_once(gateway: Script, capsys: Captured) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Answer(500, b"<html>"), Answer(200, b"<html>"), Answer(200, b"[]"), Answer(404, b'{"a": 1}'), Answer(302)],
+    [
+        Answer(500, b"<html>"),
+        Answer(200, b"<html>"),
+        Answer(200, b"[]"),
+        Answer(200, b"[" * 100_000),
+        Answer(404, b"[" * 100_000),
+        Answer(404, b'{"a": 1}'),
+        Answer(302),
+    ],
 )
 def test_what_is_no_gateway(gateway: Script, capsys: Captured, answer: Answer) -> None:
     gateway.answers["GET /v1/status"] = [answer]

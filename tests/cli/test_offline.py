@@ -51,6 +51,15 @@ def test_where_no_store_is_none_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_open_to_others_is_closed_and_told(holdfast: Run, store: Populated) -> None:
+    store.folder.chmod(0o777)
+    result = holdfast("fsck")
+    assert (result.returncode, result.stdout) == (0, "the store is clean\n")
+    told = "it was open to others, and is now its owner's alone"
+    assert result.stderr == f"holdfast: folder_closed: {store.folder}: {told}\n"
+    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+
+
 def test_the_config_file_names_the_store(holdfast: Run, tmp_path: Path) -> None:
     build(tmp_path / "elsewhere")
     config = tmp_path / "holdfast.toml"

@@ -133,20 +133,20 @@ def test_bad_route_names(name: str) -> None:
 def test_sections_and_routes_must_be_tables() -> None:
     assert faults_of(mapping={"retry": 5, "routes": {"b": "https://b.example"}}) == [
         "retry: 5 is not a section; allowed: [retry] with its keys",
-        'routes.b: "https://b.example" is not a route; allowed: [routes.NAME] with a url',
+        "routes.b: this text is not a route; allowed: [routes.NAME] with a url",
     ]
 
 
 def test_a_bad_environment_value_names_its_variable() -> None:
     assert faults_of(environ={"HOLDFAST_DELIVERY__PER_HOST": "many"}) == [
-        'delivery.per_host: "many" is not a whole number (from HOLDFAST_DELIVERY__PER_HOST);'
+        "delivery.per_host: this text is not a whole number (from HOLDFAST_DELIVERY__PER_HOST);"
         " allowed: a whole number from 1 up"
     ]
 
 
 def test_environment_text_cannot_smuggle_in_a_second_key() -> None:
     (line,) = faults_of(environ={"HOLDFAST_DELIVERY__PER_HOST": "8\nx = 1"})
-    assert line.startswith('delivery.per_host: "8\\nx = 1" is not a whole number')
+    assert line.startswith("delivery.per_host: this text is not a whole number")
 
 
 def load_error(path: Path | None, environ: dict[str, str]) -> list[str]:
@@ -192,6 +192,13 @@ def test_a_malformed_file_is_one_fault_with_its_line(tmp_path: Path, content: st
     path = write(tmp_path / "bad.toml", content)
     (fault,) = load_error(path, {})
     assert fault.startswith(f"{path}:{line}: is not ")
+
+
+def test_a_file_that_is_nested_too_deep_is_one_fault(tmp_path: Path) -> None:
+    path = write(tmp_path / "deep.toml", "x = " + "[" * 100_000)
+    assert load_error(path, {}) == [f"{path}: is nested too deep; allowed: TOML"]
+    (line,) = faults_of(environ={"HOLDFAST_EGRESS__ALLOW": "[" * 100_000})
+    assert line.startswith("egress.allow: this text is not a list")
 
 
 def test_an_unreadable_file(tmp_path: Path) -> None:

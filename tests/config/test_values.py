@@ -136,7 +136,7 @@ def test_refused(dotted: str, value: object) -> None:
         (
             "retry.base",
             "5 parsecs",
-            'retry.base: "5 parsecs" is not a duration; allowed: a number with ms, s, m, h or d, such as "84800ms"',
+            'retry.base: this text is not a duration; allowed: a number with ms, s, m, h or d, such as "84800ms"',
         ),
         (
             "retry.base",
@@ -158,7 +158,8 @@ def test_refused(dotted: str, value: object) -> None:
         (
             "egress.allow",
             ["10.0.0.1/8"],
-            'egress.allow: "10.0.0.1/8" has address bits beyond its prefix; allowed: "10.0.0.0/8", or a single address',
+            'egress.allow: item 1: "10.0.0.1/8" has address bits beyond its prefix; '
+            'allowed: "10.0.0.0/8", or a single address',
         ),
     ],
 )
@@ -478,12 +479,12 @@ def test_a_signed_route() -> None:
     ("table", "problem"),
     [
         ("yes", "is not a table"),
-        ({"scheme": "hmac", "secret_env": "X"}, "is not a scheme"),
+        ({"scheme": "hmac", "secret_env": "X"}, "names no scheme that is known"),
         ({"scheme": "standard-webhooks"}, "names no secret_file or secret_env"),
         ({"secret_file": "/s", "secret_env": "X"}, "names both"),
         ({"secret_env": "A B"}, "is not the name of an environment variable"),
         ({"secret_env": 1}, "is a number"),
-        ({"secret": "whsec_abc"}, '"secret" is not a key of it'),
+        ({"secret": "whsec_abc"}, "has another key than scheme, secret_file and secret_env"),
     ],
 )
 def test_what_is_no_signing(table: object, problem: str) -> None:

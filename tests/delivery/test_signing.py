@@ -13,7 +13,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from holdfast.config import Sign
 from holdfast.core.errors import SecretMissing
-from holdfast.delivery.signing import Signer
+from holdfast.delivery.signing import REST, Signer
 
 OLD = "whsec_" + b64encode(b"old " * 8).decode()
 NEW = "whsec_" + b64encode(b"new " * 8).decode()
@@ -26,6 +26,11 @@ BODY = '{"amount": 12, "for": "Ærø"}'.encode()
 def now() -> int:
     """The library refuses signatures that are not of today."""
     return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def later() -> int:
+    """When everything that was written until now has rested."""
+    return now() + REST
 
 
 def of_file(path: Path) -> Signer:
@@ -91,12 +96,82 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     signer = of_file(secret)
     verify(OLD, signed(signer))
     secret.write_text(f"{OLD}\n{NEW}")
-    verify(NEW, signed(signer))
+    verify(NEW, signed(signer, at=later()))
     secret.write_text(NEW)
-    headers = signed(signer)
+    headers = signed(signer, at=later())
     verify(NEW, headers)
     with pytest.raises(WebhookVerificationError):
         verify(OLD, headers)
+
+
+HALF = NEW[: len(NEW) // 2]
+
+
+@pytest.mark.parametrize("half", ["", "\n", HALF, f"{OLD}\n{HALF}", "whsec_", "whsk_", "whsk_AAAA", "\xff"])
+def test_a_file_that_is_being_written_is_not_signed_with(tmp_path: Path, half: str) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    before = signed(signer, at=1_000)
+    secret.write_text(half, "latin-1")
+    assert signed(signer, at=1_000) == before
+    assert signed(signer, at=1_000) == before
+    secret.write_text(NEW)
+    assert signed(signer, at=1_000) == before
+    verify(NEW, signed(signer, at=later()))
+
+
+def test_a_change_is_taken_over_when_the_file_has_rested(tmp_path: Path) -> None:
+    """By its own time; and by two looks where that is not of this machine's clock."""
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    secret.write_text(NEW)
+    changed = secret.stat().st_ctime_ns // 1_000_000
+    is_new = [signs_with(NEW, signer, at) for at in (changed, changed + REST - 1, changed + REST)]
+    assert is_new == [False, False, True]
+    secret.write_text(OLD)
+    is_old = [signs_with(OLD, signer, at) for at in (5_000, 5_000 + REST - 1, 5_000 + REST)]
+    assert is_old == [False, False, True]
+
+
+def test_a_file_that_goes_on_changing_does_not_rest(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    for look, half in enumerate(("", "whsec_", HALF, NEW)):
+        secret.write_text(half)
+        assert signs_with(OLD, signer, look * REST)
+    assert signs_with(NEW, signer, 4 * REST)
+
+
+def test_at_rest_what_is_no_secret_fails_and_the_one_before_does_not_come_back(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    secret.write_text("")
+    with pytest.raises(SecretMissing, match="there is no secret"):
+        signed(signer, at=later())
+    secret.write_text(NEW)
+    with pytest.raises(SecretMissing, match="it is being written"):
+        signed(signer, at=1_000)
+    verify(NEW, signed(signer, at=later()))
+
+
+def test_a_file_that_is_moved_away_and_back_signs_again(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    away = secret.rename(tmp_path / "away")
+    with pytest.raises(SecretMissing):
+        signed(signer)
+    away.rename(secret)
+    assert signs_with(OLD, signer, later())
+
+
+def signs_with(secret: str, signer: Signer, at: int) -> bool:
+    moment = datetime.fromtimestamp(at // 1000, UTC)
+    return signed(signer, at=at)["webhook-signature"] == Webhook(secret).sign("msg_1", moment, BODY.decode())
 
 
 def test_a_mounted_secret_that_is_replaced_by_turning_a_link(tmp_path: Path) -> None:
@@ -119,9 +194,9 @@ def test_a_secret_that_vanishes_and_comes_back(tmp_path: Path) -> None:
         broken()
         for _ in range(2):
             with pytest.raises(SecretMissing):
-                signed(signer)
+                signed(signer, at=later())
     secret.write_text(NEW)
-    verify(NEW, signed(signer))
+    verify(NEW, signed(signer, at=later()))
 
 
 @pytest.mark.parametrize("encoded", [SEED, SEED + bytes(32)])
@@ -162,7 +237,7 @@ def test_what_is_no_secret_is_told_without_repeating_it(text: str, problem: str)
 
 
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SecretMissing, match="BILLING is not set"):
+    with pytest.raises(SecretMissing, match="that secret_env names is not set"):
         Signer(Sign("standard-webhooks", None, "BILLING"), {})
     with pytest.raises(SecretMissing, match="can't be read: No such file"):
         of_file(tmp_path / "nothing")

@@ -208,14 +208,20 @@ def send_by_route(gateway: Gateway) -> None:
 
 
 class NotHoldfast:
-    """Answers everything with 200, as a web server at the wrong address would."""
+    """Answers everything alike, as a web server at the wrong address would."""
+
+    def __init__(self, status: int = 200, body: bytes = b"") -> None:
+        self._answer = status, body
 
     def __enter__(self) -> "NotHoldfast":
+        status, body = self._answer
+
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.send_response(200)
-                self.send_header("content-length", "0")
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
                 self.end_headers()
+                self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
@@ -241,6 +247,9 @@ def trouble(kind: str, tmp_path: Path, token: Path) -> Iterator[tuple[str, str]]
     elif kind == "no holdfast":
         with NotHoldfast() as server:
             yield server.address, "it answered 200 without the message's id"
+    elif kind == "deep":
+        with NotHoldfast(500, b"[" * 50_000) as server:
+            yield server.address, "it answered 500"
     elif kind == "wrong token":
         (tmp_path / "another").write_text("another")
         with second(tmp_path, tmp_path / "another") as other:
@@ -253,7 +262,7 @@ def trouble(kind: str, tmp_path: Path, token: Path) -> Iterator[tuple[str, str]]
             yield other.ingest, "it answered 507, host-share-used"
 
 
-@pytest.mark.parametrize("kind", ["down", "no holdfast", "wrong token", "no token", "full"])
+@pytest.mark.parametrize("kind", ["down", "no holdfast", "deep", "wrong token", "no token", "full"])
 def test_what_is_not_taken_stays_and_is_delivered_after_a_restart(
     tmp_path: Path, token: Path, receiver: Receiver, kind: str
 ) -> None:

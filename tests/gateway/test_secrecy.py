@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -16,6 +16,10 @@ import pytest
 import forking
 from gateway.hostile import Caller, raw_receiver, say
 from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, running, settings, until
+from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.records import lane_key
+from holdfast.store.tables import Table
+from ports import refusing_port
 
 TOKEN = "secret-of-the-token-file"
 IN_THE_TARGET = {
@@ -84,9 +88,82 @@ def test_a_folder_made_for_the_store_is_closed_to_others(tmp_path: Path, holds: 
     if holds:
         (store / holds).mkdir()
     store.chmod(0o755)
-    with running(store):
+    with running(store) as gateway:
         assert mode(store) == wanted
         assert mode(store / "data.mdb") == 0o600
+        assert of_the_folder(gateway) == []
+
+
+def of_the_folder(gateway: Gateway) -> list[tuple[str, str]]:
+    events = [event for event in gateway.events() if event["event"].startswith("folder_")]
+    assert all(event["path"] == str(gateway.control.parent) for event in events)
+    return [(event["event"], event["mode"]) for event in events]
+
+
+def test_a_store_that_was_opened_to_others_is_closed_again_and_told(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with running(store) as gateway:
+        assert gateway.stop() == 0
+    store.chmod(0o777)
+    with running(store) as gateway:
+        assert mode(store) == 0o700
+        assert of_the_folder(gateway) == [("folder_closed", "0777")]
+
+
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+BAD_CONFIG = """
+[listen]
+probe = "c4n4ry"
+[store]
+url = "postgresql://user:c4n4ry@host/a b"
+[delivery]
+proxy = "http://c4n4ry:c4n4ry"
+[ingest]
+hosts = ["fine", "c4n4ry c4n4ry"]
+[routes.a]
+url = "https://user:c4n4ry@host/c4n4ry"
+sign = "whsec_c4n4ry"
+[routes.b]
+url = "https://host"
+sign = { secret_env = "c4n4ry-c4n4ry" }
+headers = { "authorization: c4n4ry" = "c4n4ry" }
+"""
+LOST_FILES = """
+[ingest]
+token_file = "c4n4ry"
+[delivery]
+ca_file = "c4n4ry/c4n4ry"
+proxy = "http://127.0.0.1:9"
+proxy_credentials_file = "user:c4n4ry"
+[routes.a]
+url = "https://host"
+client_cert_file = "c4n4ry"
+sign = { secret_file = "whsec_c4n4ry" }
+[routes.b]
+url = "https://host"
+sign = { secret_env = "whsec_c4n4ry" }
+"""
+
+
+@pytest.mark.parametrize(("text", "faults"), [(BAD_CONFIG, 8), (LOST_FILES, 6)], ids=["bad values", "lost files"])
+def test_faults_of_a_config_repeat_no_secret(tmp_path: Path, text: str, faults: int) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text("")
+    with running(tmp_path / "store", config) as gateway:
+        config.write_text(text)
+        env = settings(tmp_path / "other")
+        done = [
+            forking.run(*words, "--config", str(config), env=env, cwd=tmp_path)
+            for words in (["check"], ["check", "--json"], ["run"])
+        ]
+        assert [each.returncode for each in done] == [2, 2, 2]
+        assert len(done[0].stderr.splitlines()) == faults
+        refused = gateway.call("POST", "/v1/reload")
+        assert (refused.status_code, len(refused.json()["faults"])) == (422, faults)
+        said = "".join([*(each.stdout + each.stderr for each in done), refused.text, gateway.log.read_text()])
+    assert "reload_refused" in said
+    assert "c4n4ry" not in said
 
 
 # -- showing ----------------------------------------------------------------------------------------------------------
@@ -160,6 +237,73 @@ def test_each_circuit_by_its_shown_name_hides_the_path(world: World) -> None:
         answer = world.gateway.get(f"/circuits/{quote(circuit['host'], safe='')}")
         assert answer.status_code == 200
         assert leaked(answer.text) == []
+
+
+@pytest.fixture(scope="module")
+def by_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, str, int]]:
+    """A gateway with three disabled circuits on one host, each of a URL whose path is a secret; the address of its
+    probe listener, and the host's port.
+    """
+    probe = f"127.0.0.1:{refusing_port()}"
+    store = tmp_path_factory.mktemp("by-url") / "store"
+    keys = {"circuit__scope": "url", "circuit__disable_after": 1, "retry__max_retries": 0, "listen__probe": probe}
+    with running(store, **keys) as gateway, raw_receiver(echoing) as receiver:
+        for number in range(3):
+            id = gateway.post(f"{receiver.url}/hooks/{IN_THE_TARGET['path']}-{number}").json()["id"]
+            until(lambda id=id: gateway.message(id)["state"] == "dead")
+        yield gateway, probe, receiver.port
+
+
+def test_no_path_of_either_listener_shows_a_circuits_url(by_url: tuple[Gateway, str, int]) -> None:
+    gateway, probe, port = by_url
+    host = f"127.0.0.1:{port}"
+    masked = [quote(each["host"], safe="") for each in gateway.get("/circuits").json()["circuits"]]
+    pieces = [quote(f"{start}{host}/{end}", safe="") for start in ("", "http://") for end in ("", "hooks", "hooks/")]
+    paths = ["/", "/page.json", "/status", "/metrics", "/healthz", "/readyz", "/readyz?strict", "/circuits?limit=1"]
+    paths += [f"/circuits{query}" for query in ("", "?state=disabled", f"?limit=1&after={masked[0]}", "?after=x")]
+    paths += [f"/circuits/{name}" for name in ("127.0.0.1", host, "nowhere", *masked, *pieces)]
+    said = {path: gateway.get(path) for path in paths}
+    said |= {f"probe {path}": httpx.get(f"http://{probe}{path}", **PLAIN) for path in paths}
+    assert {path for path, answer in said.items() if leaked(answer.text)} == set()
+    ambiguous = said[f"/circuits/{host}"]
+    assert (ambiguous.status_code, ambiguous.json()["candidates"]) == (404, [unquote(each) for each in masked])
+    assert {said[f"/circuits/{piece}"].status_code for piece in pieces} == {404}
+    assert leaked(gateway.log.read_text()) == []
+
+
+def test_circuits_are_paged_and_acted_upon_by_their_shown_names(by_url: tuple[Gateway, str, int]) -> None:
+    gateway, _, _ = by_url
+    seen, page = [], gateway.get("/circuits?limit=1").json()
+    while page["next"] is not None:
+        seen += page["circuits"]
+        page = gateway.get(f"/circuits?limit=1&after={quote(page['next'], safe='')}").json()
+    names = [each["host"] for each in [*seen, *page["circuits"]]]
+    assert len(set(names)) == 3
+    for name in names:
+        assert gateway.get(f"/circuits/{quote(name, safe='')}").json()["host"] == name
+    froze = gateway.call("POST", f"/v1/circuits/{quote(names[1], safe='')}/freeze").json()
+    assert froze["changed"] and froze["circuit"]["host"].endswith("secret-of-the-path-1")
+    assert [each["host"] for each in gateway.get("/circuits?state=frozen").json()["circuits"]] == [names[1]]
+
+
+def test_a_broken_circuit_is_told_without_its_url(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    target = f"http://127.0.0.1:9/{IN_THE_TARGET['path']}"
+    with running(store, circuit__scope="url", store__max_size="64MiB") as gateway:
+        id = gateway.post(target).json()["id"]
+        until(lambda: gateway.message(id)["attempts"])
+        gateway.stop()
+    engine = LmdbEngine(store, 64 << 20)
+    with (writing := engine.write()) as transaction:
+        transaction.put(Table.SUMMARIES, lane_key(target), b"garbage")
+        writing.commit()
+    engine.close()
+    with running(store, circuit__scope="url", store__max_size="64MiB") as gateway:
+        gateway.post(target)
+        until(lambda: [event for event in gateway.events() if event["event"] == "record_broken"])
+        said = gateway.log.read_text()
+    assert "http://127.0.0.1:9/#" in said
+    assert not leaked(said) and IN_THE_TARGET["path"].encode().hex() not in said
 
 
 def test_the_log_and_the_live_events_show_no_secret(world: World) -> None:

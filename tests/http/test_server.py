@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 import trio
@@ -410,3 +411,68 @@ async def test_nobody_can_connect_before_the_mode_is_set(tmp_path, monkeypatch):
     listener = await open_unix_listener(path, 0o600)
     await listener.aclose()
     assert refused == [True]
+
+
+def unanswered(path):
+    """A socket in the file system that nobody listens on."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.fspath(path))
+
+
+@pytest.fixture
+def after_bind(monkeypatch):
+    """Has something done at the moment when the socket has its path, and not yet its group and mode."""
+    acts = []
+    open_file = os.open
+
+    def watching(name, flags, *rest, **more):
+        if flags & os.O_PATH:
+            acts.pop()(name)
+        return open_file(name, flags, *rest, **more)
+
+    monkeypatch.setattr("holdfast.http.listeners.os.open", watching)
+    old_mask = os.umask(0)
+    yield acts.append
+    os.umask(old_mask)
+    assert acts == []
+
+
+async def test_a_unix_socket_is_its_owners_alone_from_its_first_moment(tmp_path, after_bind):
+    modes: list[int] = []
+    after_bind(lambda name: modes.append(os.lstat(name).st_mode))
+    listener = await open_unix_listener(tmp_path / "control.sock", 0o660, group=os.getgid())
+    await listener.aclose()
+    assert [stat.S_IMODE(mode) for mode in modes] == [0o600]
+    assert stat.S_IMODE((tmp_path / "control.sock").stat().st_mode) == 0o660
+
+
+@pytest.mark.parametrize("how", ["symlink", "link", "strangers"])
+async def test_what_another_user_puts_in_the_sockets_place_is_left_alone(tmp_path, after_bind, how):
+    path, precious = tmp_path / "control.sock", tmp_path / "precious"
+    unanswered(precious)
+    precious.chmod(0o600)
+
+    def swap(name):
+        Path(name).unlink()
+        if how == "symlink":
+            Path(name).symlink_to(precious)
+        elif how == "link":
+            os.link(precious, name)
+        elif os.geteuid() == 0:
+            unanswered(name)
+            os.chown(name, 54_321, 54_321)
+        else:
+            pytest.skip("needs root, to give a socket to somebody else")
+
+    after_bind(swap)
+    with pytest.raises(PermissionError, match="another user"):
+        await open_unix_listener(path, 0o666, group=os.getgid())
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
+
+
+async def test_a_unix_socket_has_its_own_path_as_address_however_long(tmp_path):
+    path = tmp_path / ("x" * (106 - len(os.fspath(tmp_path))))
+    assert len(os.fspath(path)) == 107
+    listener = await open_unix_listener(path, 0o600)
+    assert listener.socket.getsockname() == os.fspath(path)
+    await listener.aclose()

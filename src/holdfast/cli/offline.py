@@ -4,6 +4,7 @@ while a fleet does.
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from holdfast.config import Config, ConfigError
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.core.schedule import RetryRules
+from holdfast.store.files import written_beside
 from holdfast.store.offline import (
     Finding,
     Imported,
@@ -31,7 +33,6 @@ from holdfast.store.offline import (
     check_header,
     open_database,
     open_store,
-    written_beside,
 )
 
 DISK_FAILED = 4
@@ -145,9 +146,20 @@ def open_embedded(config: Config, *, create: bool = False) -> OfflineStore:
     return open_store(config.store.path, config.store.max_size, _rules(config), create=create)
 
 
+class _Warnings(logging.Handler):
+    """What a gateway would have in its log: a line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, object] = getattr(record, "fields", {})
+        words = [record.getMessage(), *(str(fields[name]) for name in ("path", "detail") if name in fields)]
+        print(f"holdfast: {clean(': '.join(words))}", file=sys.stderr)
+
+
 @contextmanager
 def faults_told() -> Iterator[None]:
-    """What goes wrong with a store ends the command with one line."""
+    """What goes wrong with a store ends the command with one line; what is odd about it is one too."""
+    logger, warnings = logging.getLogger("holdfast"), _Warnings(logging.WARNING)
+    logger.addHandler(warnings)
     try:
         yield
     except ConfigError as error:
@@ -158,6 +170,8 @@ def faults_told() -> Iterator[None]:
         raise Failure(f"the disk failed: {error}", status=DISK_FAILED) from error
     except HoldfastError as error:
         raise Failure(str(error)) from error
+    finally:
+        logger.removeHandler(warnings)
 
 
 def _rules(config: Config) -> StoreRules:

@@ -34,7 +34,7 @@ class Response:
 
     def json(self) -> Any:
         """ValueError if it is none."""
-        return json.loads(self.content)
+        return _document(self.content)
 
 
 class Peer:
@@ -155,7 +155,7 @@ class Peer:
 
     def _refusal(self, content: bytes) -> Failure:
         try:
-            problem = json.loads(content)
+            problem = _document(content)
         except ValueError:
             problem = None
         if not isinstance(problem, dict) or not isinstance(problem.get("detail"), str):
@@ -173,3 +173,11 @@ class Peer:
         if isinstance(error, PermissionError):
             return f"not permitted to use {self._where}: run this as the user that the gateway runs as, or as root"
         return f"can't reach a gateway on {self._where}: {error}"
+
+
+def _document(content: bytes) -> Any:
+    """ValueError if it is no JSON, or such as nobody means: whoever listens there may be no gateway."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error

@@ -13,7 +13,7 @@ faults.py    Fault and ConfigError
 """
 
 from holdfast.config.build import build, config_file, default_store_path, load
-from holdfast.config.faults import ConfigError, Fault
+from holdfast.config.faults import ConfigError, Fault, unreadable
 from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import (
     Address,
@@ -63,4 +63,5 @@ __all__ = [
     "load",
     "parse_duration",
     "parse_size",
+    "unreadable",
 ]

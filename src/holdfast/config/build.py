@@ -160,6 +160,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError([Fault(f"{path}:{line}", "is not UTF-8", "TOML")]) from error
+    except RecursionError as error:
+        raise ConfigError([Fault(str(path), "is nested too deep", "TOML")]) from error
     except ValueError as error:
         raise ConfigError([_malformed(path, text, str(error))]) from error
 

@@ -1,9 +1,15 @@
-"""What is wrong with a config: one Fault a finding, one ConfigError for all of them together."""
+"""What is wrong with a config: one Fault a finding, one ConfigError for all of them together.
+
+A fault names the key and what is allowed. The value shows only where it was understood and can't be a secret: a number,
+a duration, a network. Text that nobody could read may be a secret that was put under the wrong key.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +22,7 @@ class Fault:
 
     def __str__(self) -> str:
         # Keys come from outside too, and a fault is one line.
-        key = self.key if self.key.isprintable() else show(self.key)
+        key = self.key if self.key.isprintable() else quoted(self.key)
         line = f"{key}: {self.problem}"
         return f"{line}; allowed: {self.allowed}" if self.allowed else line
 
@@ -40,13 +46,27 @@ class BadValue(ValueError):
         self.reasons = reasons
 
 
+def unreadable(path: Path, error: OSError) -> str:
+    """Why a file that a config names can't be read. Of a path that leads nowhere only what exists is shown: the rest
+    may be the secret itself, put where its file belongs.
+    """
+    reason = f"can't be read: {error.strerror or error}"
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
+    return f"{path} {reason}" if there == path else f"the file {reason}; of its path there is {there}"
+
+
+def quoted(name: str) -> str:
+    """A name as TOML would spell it, on one line and short, whatever characters it holds."""
+    short = name if len(name) <= 80 else name[:77] + "..."
+    return '"' + "".join(_visible(character) for character in short) + '"'
+
+
 def show(value: object) -> str:
-    """Spell a value as TOML would, on one line and short, whatever characters it holds."""
+    """A value as it may be shown: numbers as they are, and of all else the kind."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        short = value if len(value) <= 80 else value[:77] + "..."
-        return '"' + "".join(_visible(character) for character in short) + '"'
+        return "this text"
     if isinstance(value, int | float):
         # Python refuses to spell integers of thousands of digits.
         return str(value) if isinstance(value, float) or abs(value) < 10**20 else "a huge number"

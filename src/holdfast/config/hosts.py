@@ -1,7 +1,8 @@
 """Host names, host patterns, networks, addresses, route URLs and route headers: checked, one spelling each.
 
 Each function takes text and returns its canonical form, or raises BadValue. URLs and header values often are
-secrets, so no fault ever repeats one. `ascii_name` is also what a webhook's target is spelled by.
+secrets, so no fault ever repeats one, nor any text that was not understood. `ascii_name` is also what a webhook's
+target is spelled by.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from holdfast.config.faults import BadValue, show
+from holdfast.config.faults import BadValue, quoted, show
 from holdfast.config.tree import Address
 
 HOST_ALLOWED = 'a host name or an IP address, such as "hooks.example.com"'
@@ -146,7 +147,7 @@ def host_pattern(text: str) -> str:
     except BadValue:
         raise BadValue((f"{show(text)} is not a host pattern", PATTERN_ALLOWED)) from None
     if star and _is_address(host):
-        raise BadValue((f"{show(text)} puts a star before an address", PATTERN_ALLOWED))
+        raise BadValue((f"{quoted(text)} puts a star before an address", PATTERN_ALLOWED))
     return star + host
 
 
@@ -164,7 +165,7 @@ def network_or_pattern(text: str) -> str:
     except ValueError:
         raise BadValue((f"{show(text)} is not a network", NETWORK_ALLOWED)) from None
     if str(loose.network_address) != str(ipaddress.ip_address(text.partition("/")[0])):
-        raise BadValue((f"{show(text)} has address bits beyond its prefix", f'"{loose}", or a single address'))
+        raise BadValue((f"{quoted(text)} has address bits beyond its prefix", f'"{loose}", or a single address'))
     return str(loose)
 
 
@@ -246,12 +247,14 @@ def route_headers(table: dict[str, object]) -> tuple[tuple[str, str], ...]:
     """Header pairs as written; every header that can't be sent is a reason of its own."""
     reasons: list[tuple[str, str]] = []
     seen: set[str] = set()
-    for name, value in table.items():
+    for number, (name, value) in enumerate(table.items(), 1):
         problem = _header_problem(name, value)
         if problem is None and name.lower() in seen:
             problem = "is given twice"
         if problem is not None:
-            reasons.append((f"the header {show(name)} {problem}", HEADER_ALLOWED))
+            # What is no name may be a whole header, value and all.
+            shown = f"the header {quoted(name)}" if _HEADER_NAME.fullmatch(name) else f"header {number}"
+            reasons.append((f"{shown} {problem}", HEADER_ALLOWED))
         seen.add(name.lower())
     if reasons:
         raise BadValue(*reasons)

@@ -93,7 +93,7 @@ class Layers:
     def _add_route(self, name: str, shown: str) -> bool:
         if not _ROUTE_NAME.fullmatch(name):
             allowed = "small letters, digits, _ and -, beginning with a letter or digit"
-            self.faults.append(Fault(shown, f"{show(name)} is not a route name", allowed))
+            self.faults.append(Fault(shown, "is not a route name", allowed))
             return False
         self.routes[name] = None
         return True

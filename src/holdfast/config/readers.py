@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.config import database, hosts
-from holdfast.config.faults import BadValue, show
+from holdfast.config.faults import BadValue, quoted, show
 from holdfast.config.tree import Address, DatabaseUrl, Sign
 from holdfast.config.units import (
     DURATION_ALLOWED,
@@ -32,7 +32,7 @@ def toml_value(text: str) -> object:
 
     try:
         table = tomllib.loads(f"value = {text.strip()}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return table["value"] if len(table) == 1 else text
 
@@ -54,7 +54,7 @@ def _text(value: object, allowed: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise BadValue((f"{show(value)} is a number, not text in quotes", allowed))
+        raise BadValue(("is a number, not text in quotes", allowed))
     raise BadValue((f"{show(value)} is not text", allowed))
 
 
@@ -77,7 +77,7 @@ def _quantity(
         except ValueError as error:
             raise BadValue((str(error), allowed)) from None
         if amount < minimum:
-            raise BadValue((f"{show(text)} is too small", f'at least "{spell(minimum)}"'))
+            raise BadValue((f"{quoted(text)} is too small", f'at least "{spell(minimum)}"'))
         return amount
 
     return Reader(read)
@@ -121,7 +121,8 @@ def number(maximum: int, *, above_zero: bool = False) -> Reader:
 
 
 def choice(*options: str | int) -> Reader:
-    allowed = ", ".join(show(option) for option in options[:-1]) + f" or {show(options[-1])}"
+    spelled = [quoted(option) if isinstance(option, str) else str(option) for option in options]
+    allowed = ", ".join(spelled[:-1]) + f" or {spelled[-1]}"
 
     def read(value: object) -> str | int:
         for option in options:
@@ -134,18 +135,18 @@ def choice(*options: str | int) -> Reader:
 
 
 def many(item: Callable[[str], str], allowed: str) -> Reader:
-    """A list of text items without repeats; each bad one is a reason of its own."""
+    """A list of text items without repeats; each bad one is a reason of its own, and named by its place."""
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list):
             raise BadValue((f"{show(value)} is not a list", f"a list of {allowed}"))
         items: dict[str, None] = {}
         reasons: list[tuple[str, str]] = []
-        for element in value:
+        for number, element in enumerate(value, 1):
             try:
                 items[item(_text(element, allowed))] = None
             except BadValue as error:
-                reasons.extend(error.reasons)
+                reasons += [(f"item {number}: {problem}", what) for problem, what in error.reasons]
         if reasons:
             raise BadValue(*reasons)
         return tuple(items)
@@ -234,20 +235,19 @@ def _read_sign(value: object) -> Sign | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise BadValue((f"{show(value)} is not a table", allowed))
-    unknown = sorted(value.keys() - {"scheme", "secret_file", "secret_env"})
-    if unknown:
-        raise BadValue(*((f"{show(name)} is not a key of it", allowed) for name in unknown))
+        raise BadValue(("is not a table", allowed))
+    if value.keys() - {"scheme", "secret_file", "secret_env"}:
+        raise BadValue(("has another key than scheme, secret_file and secret_env", allowed))
     scheme = value.get("scheme", "standard-webhooks")
     if scheme != "standard-webhooks":
-        raise BadValue((f"{show(scheme)} is not a scheme", '"standard-webhooks"'))
+        raise BadValue(("names no scheme that is known", '"standard-webhooks"'))
     secret_file = _read_path(value.get("secret_file", ""))
     secret_env = _text(value.get("secret_env", ""), allowed)
     if bool(secret_file) == bool(secret_env):
         problem = "names both secret_file and secret_env" if secret_file else "names no secret_file or secret_env"
         raise BadValue((problem, "one of the two"))
     if secret_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", secret_env):
-        raise BadValue((f"{show(secret_env)} is not the name of an environment variable", allowed))
+        raise BadValue(("secret_env is not the name of an environment variable", allowed))
     return Sign("standard-webhooks", secret_file, secret_env or None)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.config.faults import Fault, show
+from holdfast.config.faults import Fault
 from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import Address, Config, Route
 from holdfast.config.units import DURATIONS, LONGEST_DURATION, format_duration
@@ -142,7 +142,7 @@ def _group_can_reach_the_socket(config: Config) -> Fault | None:
     listen, store = config.listen, config.store.path
     if listen.control_group is None or not listen.control.is_relative_to(store):
         return None
-    problem = f"{show(listen.control_group)} can't reach {listen.control}, in the folder of the store"
+    problem = "the group can't reach listen.control, in the folder of the store"
     return Fault("listen.control_group", problem, 'with listen.control elsewhere, such as "/run/holdfast/control.sock"')
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.config.faults import show
+from holdfast.config.faults import quoted, show
 
 # Both tables from the smallest unit to the largest; the formatters rely on it.
 DURATIONS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -26,7 +26,7 @@ def parse_duration(text: str) -> int:
     if milliseconds is None:
         raise ValueError(f"{show(text)} is not a duration")
     if milliseconds > LONGEST_DURATION:
-        raise ValueError(f"{show(text)} is longer than 100 years")
+        raise ValueError(f"{quoted(text)} is longer than 100 years")
     return milliseconds
 
 
@@ -36,7 +36,7 @@ def parse_size(text: str) -> int:
     if size is None:
         raise ValueError(f"{show(text)} is not a size")
     if size > LARGEST_SIZE:
-        raise ValueError(f"{show(text)} is larger than 1024TiB")
+        raise ValueError(f"{quoted(text)} is larger than 1024TiB")
     return size
 
 

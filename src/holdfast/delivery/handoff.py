@@ -135,5 +135,5 @@ def _slug(body: bytes) -> str:
     """What a problem document names the problem: the rest of it may quote what is secret."""
     try:
         return ", " + str(json.loads(body)["type"]).rpartition(":")[2][:40]
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return ""

@@ -9,7 +9,7 @@ from itertools import islice
 
 from holdfast.clock import Clock
 from holdfast.core.lane import Lane, position
-from holdfast.core.message import Entry, Message, MessageId, id_text
+from holdfast.core.message import Entry, Message, MessageId, id_text, masked_lane
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.news import News
@@ -172,4 +172,10 @@ class LaneReader:
 
     def _tell_broken(self, table: str, key: str, fault: str) -> None:
         self._tally.broken_records += 1
-        self._news.tell(logging.ERROR, "record_broken", table=table, key=key, detail=fault)
+        self._news.tell(logging.ERROR, "record_broken", table=table, key=_shown(key), detail=fault)
+
+
+def _shown(key: str) -> str:
+    """A row's key in hex, but for one with a circuit's URL in it, whose path nobody is shown in a log."""
+    _, scheme, rest = bytes.fromhex(key).partition(b"http")
+    return masked_lane((scheme + rest).decode("latin-1")) if rest.startswith((b"://", b"s://")) else key

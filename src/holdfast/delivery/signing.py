@@ -2,7 +2,8 @@
 
 A secret is `whsec_` and the base64 of a key shared with the receiver (HMAC-SHA256, `v1`), or `whsk_` and that of an
 ed25519 private key (`v1a`). Several secrets give several signatures, so that a receiver may change from one to the
-next. The secrets of a file are read again when the file changes; one that is gone fails the attempt.
+next. The secrets of a file are read again when the file has changed and rests: half of a secret may be one too, by
+which no receiver could verify. Until then the ones before count. A file that is gone fails the attempt.
 
 The signature is over bytes, since a webhook's body may be any: `standardwebhooks`, which takes text alone, is what
 the tests verify with.
@@ -10,16 +11,19 @@ the tests verify with.
 
 import binascii
 import hmac
+import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.config import Sign
+from holdfast.config import Sign, unreadable
 from holdfast.core.errors import SecretMissing
 
 SYMMETRIC_PREFIX = "whsec_"
 PRIVATE_PREFIX = "whsk_"
+REST = 2_000
+"""Milliseconds that a file has to stay as it is before it is taken for whole."""
 STRONG = 24
 """Bytes that Standard Webhooks asks of a shared key at least."""
 
@@ -34,9 +38,13 @@ Signature = Callable[[bytes], bytes]
 
 
 class Source(Protocol):
-    """Where secrets come from. `version` changes when they may have changed."""
+    """Where secrets come from. `version` changes when they may have changed; whether it `rests` is asked of one that
+    has changed, at `now` in milliseconds.
+    """
 
     def version(self) -> object: ...
+
+    def rests(self, version: object, now: int) -> bool: ...
 
     def text(self) -> str: ...
 
@@ -44,20 +52,36 @@ class Source(Protocol):
 class FileSource:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._real = ""
+        """The file that was read, with every link followed."""
+        self._changed_at = 0
+        self._seen: tuple[object, int] = None, 0
 
     def version(self) -> object:
         """By inode too: a mounted Secret is replaced by turning a link."""
         try:
             status = self._path.stat()
         except OSError as error:
-            raise SecretMissing(f"{self._path} can't be read: {error.strerror}") from error
-        return status.st_mtime_ns, status.st_ino, status.st_size
+            raise SecretMissing(unreadable(self._path, error)) from error
+        self._changed_at = max(status.st_mtime_ns, status.st_ctime_ns) // 1_000_000
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
+
+    def rests(self, version: object, now: int) -> bool:
+        """Whether nobody writes to it. Where a link was turned it was whole before, and its own time tells of any other
+        change; a file whose time is not this machine's has to be seen twice.
+        """
+        if os.path.realpath(self._path) != self._real or now - self._changed_at >= REST:
+            return True
+        if version != self._seen[0]:
+            self._seen = version, now
+        return now - self._seen[1] >= REST
 
     def text(self) -> str:
+        self._real = os.path.realpath(self._path)
         try:
             return self._path.read_text("ascii")
         except OSError as error:
-            raise SecretMissing(f"{self._path} can't be read: {error.strerror}") from error
+            raise SecretMissing(unreadable(self._path, error)) from error
         except UnicodeDecodeError as error:
             raise SecretMissing(f"{self._path} holds other characters than ASCII") from error
 
@@ -66,15 +90,17 @@ class EnvironmentSource:
     """A variable of the process, which never changes while it runs."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        self._name = name
         self._value = environ.get(name)
 
     def version(self) -> object:
         return None
 
+    def rests(self, version: object, now: int) -> bool:
+        return True
+
     def text(self) -> str:
         if self._value is None:
-            raise SecretMissing(f"the environment variable {self._name} is not set")
+            raise SecretMissing("the environment variable that secret_env names is not set")
         return self._value
 
 
@@ -89,19 +115,33 @@ class Signer:
             self._source = EnvironmentSource(sign.secret_env or "", environ)
         self.is_weak = False
         """Whether a shared key is shorter than Standard Webhooks asks for."""
+        self._signatures: list[Signature] = []
+        self._version: object = None
         self._read(self._source.version())
 
     def headers(self, id: bytes, wall: int, body: bytes) -> bytes:
         """The lines that sign one attempt; `id` is the message's `webhook-id`. A verifier compares the timestamp with
         its own wall clock: `wall` is this machine's, in milliseconds.
         """
-        version = self._source.version()
-        if version != self._version:
-            self._read(version)
+        self._refresh(wall)
         timestamp = b"%d" % (wall // 1000)
         content = b"%b.%b.%b" % (id, timestamp, body)
         signatures = b" ".join([signature(content) for signature in self._signatures])
         return b"webhook-timestamp: %b\r\nwebhook-signature: %b\r\n" % (timestamp, signatures)
+
+    def _refresh(self, now: int) -> None:
+        try:
+            version = self._source.version()
+            if version == self._version:
+                return
+            if self._source.rests(version, now):
+                self._read(version)
+        except SecretMissing:
+            # What was taken away is not used again while something else comes in its place.
+            self._signatures, self._version = [], None
+            raise
+        if not self._signatures:
+            raise SecretMissing("it is being written")
 
     def _read(self, version: object) -> None:
         lines = self._source.text().split("\n")
@@ -109,6 +149,8 @@ class Signer:
         if not secrets:
             raise SecretMissing("there is no secret in it; write one on each line")
         keys = [_key(secret, number) for number, secret in secrets]
+        if self._source.version() != version:
+            raise SecretMissing("it is being written")
         self._signatures = [_private(key) if private else _symmetric(key) for private, key in keys]
         self.is_weak = any(not private and len(key) < STRONG for private, key in keys)
         self._version = version

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.config import unreadable
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.transport import Origin
 
@@ -31,7 +32,7 @@ def look_at(path: Path) -> os.stat_result:
     try:
         found = path.stat()
     except OSError as error:
-        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+        raise UnusableFile(unreadable(path, error)) from error
     if not stat.S_ISREG(found.st_mode):
         raise UnusableFile(f"{path} can't be read: it is not a regular file")
     if found.st_size > MOST:
@@ -118,7 +119,7 @@ def _read_authorities(path: Path) -> str:
     except ssl.SSLError as error:
         raise UnusableFile(f"{path} holds no certificates in PEM form") from error
     except OSError as error:
-        raise UnusableFile(f"{path} can't be read: {error.strerror}") from error
+        raise UnusableFile(unreadable(path, error)) from error
     return text
 
 

@@ -24,8 +24,8 @@ async def open_tcp_listeners(host: str, port: int) -> list[trio.SocketListener]:
 async def open_unix_listener(path: str | os.PathLike[str], mode: int, group: int | None = None) -> trio.SocketListener:
     """A listener on a Unix socket with this mode, for this group if one is given.
 
-    A socket left over at `path` is replaced; one that somebody answers on is an OSError. A bound socket refuses
-    connections until it listens, so owner and mode are set between the two: nobody can connect before. The process's
+    A socket left over at `path` is replaced; one that somebody answers on is an OSError. It is its owner's alone from
+    its first moment, and refuses connections until it listens, so group and mode are set between the two. The process's
     umask is left alone, other threads create files under it.
     """
     name = os.fspath(path)
@@ -33,14 +33,30 @@ async def open_unix_listener(path: str | os.PathLike[str], mode: int, group: int
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with ExitStack() as undo:
         undo.callback(listening.close)
+        # What bind makes takes its mode from the socket.
+        os.fchmod(listening.fileno(), 0o600)
         await listening.bind(name)
         undo.callback(Path(name).unlink, missing_ok=True)
-        if group is not None:
-            os.chown(name, -1, group)
-        os.chmod(name, mode)  # noqa: PTH101
+        _give_to(name, mode, group)
         listening.listen(BACKLOG)
         undo.pop_all()
     return trio.SocketListener(listening)
+
+
+def _give_to(name: str, mode: int, group: int | None) -> None:
+    """Set group and mode of the socket that was just made, and never of what another user put in its place."""
+    node = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        made = os.fstat(node)
+        if not stat.S_ISSOCK(made.st_mode) or made.st_uid != os.geteuid() or made.st_nlink != 1:
+            raise PermissionError(errno.EPERM, "another user put something in its place")
+        # The name of the descriptor: of a path of this kind nothing else can be set, and it leads nowhere else.
+        held = f"/proc/self/fd/{node}"
+        if group is not None:
+            os.chown(held, -1, group)
+        os.chmod(held, mode)  # noqa: PTH101
+    finally:
+        os.close(node)
 
 
 def local_address(listener: trio.SocketListener) -> LocalAddress:

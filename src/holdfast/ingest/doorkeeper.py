@@ -10,7 +10,7 @@ import re
 from hmac import compare_digest
 from pathlib import Path
 
-from holdfast.config import ConfigError, Fault
+from holdfast.config import ConfigError, Fault, unreadable
 from holdfast.http.codec import RequestHead
 from holdfast.ingest.refusals import BROWSER, NO_HANDOFF, WRONG_HOST, WRONG_METHOD, WRONG_TOKEN, Refused
 from holdfast.ingest.sidecar import Sidecar
@@ -28,8 +28,7 @@ def read_token(path: Path) -> bytes:
     try:
         token = path.read_bytes().strip()
     except OSError as error:
-        problem = f"{path} can't be read: {error.strerror or error}"
-        raise ConfigError([Fault("ingest.token_file", problem)]) from error
+        raise ConfigError([Fault("ingest.token_file", unreadable(path, error))]) from error
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
             [Fault("ingest.token_file", f"{path} holds no token", "one line of visible ASCII characters")]

@@ -9,7 +9,7 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, State, id_text, masked_lane, parse_id
 from holdfast.core.tally import Tally
 from holdfast.news import News
-from holdfast.operate.filters import at_most, choice, moment, only
+from holdfast.operate.filters import at_most, choice, moment, only, text
 from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Deliveries
 from holdfast.operate.routing import problem
@@ -148,8 +148,8 @@ class Actions:
         )
 
     async def _lane(self, body: Mapping[str, Any]) -> str | None:
-        host = body.get("host")
-        return await self._insight.lane_named(str(host)) if host else None
+        host = text("host", body.get("host"))
+        return await self._insight.lane_named(host) if host else None
 
     async def _known(self, text: str) -> tuple[MessageId, str, str]:
         id = parse_id(text)

@@ -15,13 +15,24 @@ LONGEST_PAGE = 1_000
 Choice = TypeVar("Choice", State, CircuitState, DeadReason)
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_CIRCUIT_NAME = re.compile(rf"[!-~]{{1,{LANE_NAME_LIMIT}}}")
+
+
+def text(name: str, value: object) -> str | None:
+    """What a query or a body says as text, None for nothing."""
+    if value in (None, ""):
+        return None
+    if not isinstance(value, str):
+        raise problem(400, "bad-body", f"{name} is text.")
+    return value
 
 
 def choice(kind: type[Choice], name: str, value: object) -> Choice | None:
-    if not value:
+    given = text(name, value)
+    if given is None:
         return None
     try:
-        return kind(str(value))
+        return kind(given)
     except ValueError:
         raise problem(400, "bad-query", f"{name} is one of {', '.join(kind)}.") from None
 
@@ -44,18 +55,21 @@ def after_id(value: str | None) -> MessageId | None:
 
 def moment(name: str, value: object, otherwise: int) -> int:
     """A moment as RFC 3339, in milliseconds."""
-    if value in (None, ""):
+    given = text(name, value)
+    if given is None:
         return otherwise
     try:
-        parsed = datetime.fromisoformat(str(value))
+        parsed = datetime.fromisoformat(given)
     except ValueError:
         raise problem(400, "bad-query", f"{name} is a time such as 2026-01-31T12:00:00Z.") from None
     return max(0, round(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000))
 
 
 def circuit_name(value: str) -> str:
-    """A host or a key that a circuit may have; anything else is unknown before it reaches the store."""
-    if not value or not value.isascii() or len(value) > LANE_NAME_LIMIT:
+    """A host or a key that a circuit may have; anything else is unknown before it reaches the store, which may refuse
+    more than another.
+    """
+    if not _CIRCUIT_NAME.fullmatch(value):
         raise problem(404, "unknown-host", "There is no circuit of such a name.")
     return value
 

@@ -119,30 +119,33 @@ class Insight:
         return {"circuits": [self._circuit(view, masked=masked) for view in found], "next": following}
 
     async def circuit(self, name: str, *, masked: bool = False) -> dict[str, Any]:
-        return self._circuit(await self.find_circuit(await self._unmasked(name) or name), masked=masked)
+        return self._circuit(await self.find_circuit(name, masked=masked), masked=masked)
 
-    async def _unmasked(self, key: str | None) -> str | None:
+    async def _unmasked(self, key: str) -> str:
         """The key that a masked one stands for, looked for among the URLs of its host."""
-        if key is None or not _MASKED.fullmatch(key):
+        if not _MASKED.fullmatch(key):
             return key
-        after: str | None = key.rpartition("#")[0]
-        while after is not None:
+        prefix = key.rpartition("#")[0]
+        after: str | None = prefix
+        while after is not None and after.startswith(prefix):
             found, after = await self._store.circuits(None, after, LONGEST_PAGE)
             for view in found:
                 if masked_lane(view.record.key) == key:
                     return view.record.key
         return key
 
-    async def find_circuit(self, name: str) -> CircuitView:
-        """The circuit of this key, or the only one of this host when no port is given."""
-        exact = await self._store.circuit(circuit_name(name))
+    async def find_circuit(self, name: str, *, masked: bool = False) -> CircuitView:
+        """The circuit of this key, whole or masked, or the only one of this host when no port is given. `masked` hides
+        the paths where there are several.
+        """
+        exact = await self._store.circuit(await self._unmasked(circuit_name(name)))
         if exact is not None:
             return exact
         candidates = [view for prefix in _prefixes(name) for view in await self._starting_with(prefix)]
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
-            keys = [view.record.key for view in candidates]
+            keys = [masked_lane(view.record.key) if masked else view.record.key for view in candidates]
             detail = f"{name} has several circuits; name one of {', '.join(keys)}."
             raise problem(404, "ambiguous-host", detail, candidates=keys)
         raise problem(404, "unknown-host", f"There is no circuit for {name}: nothing was sent to it lately.")
@@ -235,5 +238,9 @@ def _spooled(spool: Spooled | None) -> dict[str, Any]:
 
 
 def _prefixes(host: str) -> list[str]:
-    """What keys of a host begin with: host:port, and URLs where circuits go by URL."""
+    """What keys of a host begin with: host:port, and URLs where circuits go by URL. Never a part of a path: whoever may
+    not see paths must not find them out piece by piece either.
+    """
+    if "/" in host:
+        return []
     return [f"{host}:", *(f"{scheme}://{host}{end}" for scheme in ("http", "https") for end in ("/", ":"))]

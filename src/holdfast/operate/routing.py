@@ -85,11 +85,12 @@ def _query(text: str) -> dict[str, str]:
 
 
 def _body(request: Request) -> Mapping[str, Any]:
-    if not request.body:
+    """Only a POST says something by its body; others may have one, which means nothing."""
+    if request.method != "POST" or not request.body:
         return {}
     try:
         document = json.loads(request.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise problem(400, "bad-body", "The body has to be a JSON object.")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.core.times import rfc3339
 from holdfast.store.files import open_private, sync_folder
+from holdfast.store.folder import SET_ASIDE
 from holdfast.store.tables import Table
 
 
@@ -17,7 +18,7 @@ class SetAside:
 
     def __init__(self, folder: Path, now: int) -> None:
         moment = rfc3339(now).replace("-", "").replace(":", "")
-        self.path = folder / f"set-aside-{moment}.jsonl"
+        self.path = folder / f"{SET_ASIDE}{moment}.jsonl"
         self.count = 0
         self._lines: list[bytes] = []
 
@@ -29,7 +30,7 @@ class SetAside:
         """Everything so far is on disk."""
         if not self._lines:
             return
-        with open_private(self.path, "ab") as file:
+        with open_private(self.path, "ab" if self.count else "xb") as file:
             file.writelines(self._lines)
             file.flush()
             os.fsync(file.fileno())

@@ -1,23 +1,32 @@
-"""Files beside the store: for the owner's eyes alone whatever the umask, and on disk before anyone relies on them."""
+"""Files beside the store, and exports: for the owner's eyes alone whatever the umask, and on disk before anyone relies
+on them. Where others may write to the folder too, nothing that they prepare there gets a byte.
+"""
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import IO
 
 from holdfast.core.errors import HoldfastError
+
+MOST_LINKS = 40
+"""As many as the kernel follows."""
 
 
 class CannotWrite(HoldfastError):
     """A file that was asked for can't be written."""
 
 
-def open_private(path: Path, mode: str) -> IO[bytes]:
-    """A file for writing ("wb") or appending ("ab"), made if need be, that only its owner can read."""
+def open_private(path: Path | str, mode: str, folder: int | None = None) -> IO[bytes]:
+    """A file that only its owner can read, no link: made by this call ("xb"), or appended to by who made it ("ab"). By
+    a descriptor of its folder, or by its whole path.
+    """
 
     def opener(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
         os.fchmod(descriptor, 0o600)
         return descriptor
 
@@ -36,21 +45,45 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def written_beside(name: str) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is whole: written beside it, then renamed."""
-    # Through a link to the file that it means, which is the one to be replaced.
-    path = Path(name).resolve()
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    """A file that appears under its name only when it is whole: written beside it under a name that nobody can know
+    before, then renamed.
+    """
     try:
-        if path.exists() and not path.is_file():
-            raise CannotWrite(f"{name} is no file that could be replaced; - writes to the standard output")
-        with open_private(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        sync_folder(path.parent)
+        with ExitStack() as undo:
+            path = _meant(name)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, folder)
+            partial = f".holdfast-{token_hex(16)}"
+            with open_private(partial, "xb", folder) as file:
+                undo.callback(_remove, partial, folder)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
     except OSError as error:
-        raise CannotWrite(f"{name} can't be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+        raise CannotWrite(f"{name} can't be written: {error.strerror or error}") from error
+
+
+def _meant(name: str) -> Path:
+    """The file to be replaced: a link is followed to the file that it means, if whoever runs this, or root, made it."""
+    path = Path(name)
+    for _ in range(MOST_LINKS):
+        try:
+            there = path.lstat()
+        except FileNotFoundError:
+            return path
+        if stat.S_ISREG(there.st_mode):
+            return path
+        if not stat.S_ISLNK(there.st_mode):
+            break
+        if there.st_uid not in (0, os.geteuid()):
+            raise CannotWrite(f"{name} is a link that another user made; remove it, or name another file")
+        path = path.parent / path.readlink()
+    raise CannotWrite(f"{name} is there and is no plain file; - is standard output")
+
+
+def _remove(name: str, folder: int) -> None:
+    """Unless it has its own name by now."""
+    with suppress(OSError):
+        os.unlink(name, dir_fd=folder)

@@ -1,12 +1,23 @@
 """The folder that a gateway has on its machine: for its owner alone, and for one process at a time."""
 
 import fcntl
+import logging
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.errors import StoreInUse, StoreUnusable
 from holdfast.store.files import sync_folder
+
+LOCK = "holdfast.lock"
+SET_ASIDE = "set-aside-"
+OWN_NAMES = frozenset({LOCK, "data.mdb", "lock.mdb", "data.mdb.making", "data.mdb.compacting", "control.sock"})
+"""What a gateway puts into its folder, besides files that begin with SET_ASIDE."""
+
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022
+
+_logger = logging.getLogger("holdfast.store")
 
 
 def make_folder(folder: Path) -> None:
@@ -24,7 +35,7 @@ def make_folder(folder: Path) -> None:
 def take_folder(folder: Path) -> int:
     """Hold its lock, until the descriptor is closed: a second process must not even open the files."""
     try:
-        lock = os.open(folder / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
     # For this moment only, a lock of the other kind: whoever finds the folder taken also finds the taker's number.
@@ -46,7 +57,36 @@ def take_folder(folder: Path) -> int:
 
 
 def _close_to_others(folder: Path) -> None:
-    """A folder that was made beforehand is often open to everyone. One that holds something is left as it is."""
-    if not any(path.name != "lost+found" for path in folder.iterdir()):
-        with suppress(PermissionError):
-            folder.chmod(0o700)
+    """A folder that was made beforehand is often open to everyone. One with other things in it is left as it is: a path
+    that was given by mistake must not lock others out. Whatever can't be closed, and others may write to, is told: they
+    could remove or replace what is in it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        there = os.fstat(descriptor)
+        mode = stat.S_IMODE(there.st_mode)
+        if not mode & _OTHERS:
+            return
+        names = {name for name in os.listdir(descriptor) if name != "lost+found"}  # noqa: PTH208  by its descriptor
+        strange = any(name not in OWN_NAMES and not name.startswith(SET_ASIDE) for name in names)
+        if not strange:
+            with suppress(PermissionError):
+                os.fchmod(descriptor, 0o700)
+                if names:
+                    _tell("folder_closed", folder, there, "it was open to others, and is now its owner's alone")
+                return
+        if mode & _OTHERS_WRITE:
+            advice = "move other files out of it" if strange else "set store.path to a new folder inside it"
+            _tell("folder_open", folder, there, f"other users may write to it and replace the store; {advice}")
+    finally:
+        os.close(descriptor)
+
+
+def _tell(event: str, folder: Path, there: os.stat_result, detail: str) -> None:
+    fields = {
+        "path": str(folder),
+        "mode": f"{stat.S_IMODE(there.st_mode):04o}",
+        "owner": there.st_uid,
+        "detail": detail,
+    }
+    _logger.warning(event, extra={"fields": fields})

@@ -133,7 +133,7 @@ class LmdbEngine:
         """Put a copy without free pages in the data file's place. Returns the sizes before and after.
 
         This engine still sees the old file and has to be closed after it: what it wrote then would be lost. Until the
-        rename the old file is the store, and a copy that was left behind by a crash is overwritten by the next one.
+        rename the old file is the store, and a copy that was left behind by a crash goes before the next one.
         """
         data = Path(self.path) / "data.mdb"
         copy = data.with_name("data.mdb.compacting")
@@ -152,7 +152,8 @@ class LmdbEngine:
         """Row by row, for the store's owner alone (who need not be whoever compacts it), on disk when this returns."""
         owner = os.fstat(self._file.descriptor)
         try:
-            with open_private(copy, "wb") as file:
+            copy.unlink(missing_ok=True)
+            with open_private(copy, "xb") as file:
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
                 copied = _copy_rows(self._environment, self._tables, copy)
                 os.fsync(file.fileno())

@@ -21,7 +21,6 @@ from typing import Protocol
 from holdfast.core.errors import StoreUnusable
 from holdfast.store import reads
 from holdfast.store.export import export_lines
-from holdfast.store.files import CannotWrite, written_beside
 from holdfast.store.fsck import Finding, check
 from holdfast.store.incoming import Imported, NotAnExport, check_header
 from holdfast.store.lmdb import LmdbEngine
@@ -31,7 +30,6 @@ from holdfast.store.restore import Import
 from holdfast.store.work import StoreRules
 
 __all__ = [
-    "CannotWrite",
     "Finding",
     "Imported",
     "Maintained",
@@ -43,7 +41,6 @@ __all__ = [
     "check_header",
     "open_database",
     "open_store",
-    "written_beside",
 ]
 
 
