@@ -114,7 +114,9 @@ def test_what_would_lead_elsewhere_is_refused_before_it_gets_a_byte(
         LmdbEngine(folder, SIZE).close()
         (folder / name).unlink()
     prepare(folder / name, precious)
-    with pytest.raises(StoreUnusable, match=rf"{name} (is a link|is no plain file|has a second name \(a hard link\)); "):
+    with pytest.raises(
+        StoreUnusable, match=rf"{name} (is a link|is no plain file|has a second name \(a hard link\)); "
+    ):
         LmdbEngine(folder, SIZE)
     assert precious.read_text() == "precious"
     assert not (tmp_path / "nowhere").exists()

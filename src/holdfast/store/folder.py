@@ -72,7 +72,7 @@ def _close_to_others(folder: Path, descriptor: int) -> None:
     mode = stat.S_IMODE(there.st_mode)
     if not mode & _OTHERS:
         return
-    names = {name for name in os.listdir(descriptor) if name != "lost+found"}  # noqa: PTH208  by its descriptor
+    names = {name for name in os.listdir(descriptor) if name != "lost+found"}
     strange = any(name not in OWN_NAMES and not name.startswith(SET_ASIDE) for name in names)
     if not strange:
         with suppress(PermissionError):

@@ -143,7 +143,9 @@ class Line:
             place.drop()
             failed = CommitFailed(f"the database refused what was asked of it: {_text(error)}")
             # The place in the code is told, and not the error itself: its text would be told along.
-            _logger.error("the database refused what was asked of it", exc_info=(CommitFailed, failed, error.__traceback__))
+            _logger.error(
+                "the database refused what was asked of it", exc_info=(CommitFailed, failed, error.__traceback__)
+            )
             raise failed from None
 
     def _open(self, place: _Place) -> Connection:
