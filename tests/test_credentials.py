@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.config import ConfigError, build
+from holdfast.config.files import MOST
 from holdfast.credentials import read_credentials
-from holdfast.delivery.tls import MOST
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

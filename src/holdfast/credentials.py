@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import Config, ConfigError, DatabaseUrl, Fault, unreadable
+from holdfast.config import Config, ConfigError, DatabaseUrl, Fault, read_regular, unreadable
 from holdfast.core.errors import SecretMissing
 from holdfast.delivery.service import RouteKeys
 from holdfast.delivery.signing import Signer
-from holdfast.delivery.tls import ClientCertificate, Contexts, UnusableFile, look_at
+from holdfast.delivery.tls import ClientCertificate, Contexts, UnusableFile
 from holdfast.ingest.doorkeeper import read_token
 
 _LOGIN = re.compile(rb"[^\x00-\x1f\x7f:]+:[^\x00-\x1f\x7f]*")
@@ -40,7 +40,6 @@ def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
     certificates: dict[str, ClientCertificate] = {}
     if (token_file := config.ingest.token_file) is not None:
         with _gathered(faults, "ingest.token_file"):
-            look_at(token_file)
             token = read_token(token_file)
     with _gathered(faults, "delivery.proxy_credentials_file"):
         login_file = config.delivery.proxy_credentials_file
@@ -48,8 +47,6 @@ def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
     for name, route in config.routes.items():
         if route.sign is not None:
             with _gathered(faults, f"routes.{name}.sign"):
-                if route.sign.secret_file is not None:
-                    look_at(route.sign.secret_file)
                 signers[name] = Signer(route.sign, environ)
         if route.client_cert_file is not None:
             with _gathered(faults, f"routes.{name}.client_cert_file"):
@@ -88,9 +85,8 @@ def judge_database(url: DatabaseUrl) -> None:
 
 def _read_login(path: Path) -> bytes:
     """What `Proxy-Authorization` says, from a file with user:password in it."""
-    look_at(path)
     try:
-        login = path.read_bytes().strip()
+        login = read_regular(path).strip()
     except OSError as error:
         raise UnusableFile(unreadable(path, error)) from error
     if not _LOGIN.fullmatch(login):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import trio
 
+from holdfast.config import read_regular
+
 LOOK_EVERY = 2.0
 
 Look = tuple[int, ...]
@@ -65,10 +67,7 @@ def _look(path: Path) -> Look:
 
 
 def _digest(path: Path) -> bytes:
-    # A pipe would be waited for.
-    if not path.is_file():
-        return b""
     try:
-        return blake2b(path.read_bytes(), digest_size=16).digest()
+        return blake2b(read_regular(path), digest_size=16).digest()
     except OSError:
         return b""

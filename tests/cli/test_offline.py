@@ -60,6 +60,21 @@ def test_a_folder_that_is_open_to_others_is_closed_and_told(holdfast: Run, store
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb"])
+def test_a_link_in_the_place_of_its_files_is_not_followed(
+    holdfast: Run, store: Populated, command: list[str], name: str, tmp_path: Path
+) -> None:
+    elsewhere, file = tmp_path / "elsewhere", store.folder / name
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    result = holdfast(*command, input=NOTHING, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr.startswith(f"holdfast: {file} is a link; ")
+    assert elsewhere.read_bytes() == before
+
+
 def test_the_config_file_names_the_store(holdfast: Run, tmp_path: Path) -> None:
     build(tmp_path / "elsewhere")
     config = tmp_path / "holdfast.toml"

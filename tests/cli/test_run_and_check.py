@@ -151,6 +151,13 @@ def test_check_of_a_file_that_is_not_there(holdfast: Run) -> None:
     assert result.stderr == "holdfast: /does/not/exist.toml: can't be read: No such file or directory\n"
 
 
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_config_without_an_end_is_a_fault(holdfast: Run, command: str) -> None:
+    result = holdfast(command, "--config", "/dev/zero")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "holdfast: /dev/zero: can't be read: it is larger than 1 MiB\n"
+
+
 def test_check_shows_where_the_database_is_and_nothing_secret(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
     for words in ([], ["--json"]):

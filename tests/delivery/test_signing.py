@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from holdfast.config import Sign
+from holdfast.config.files import MOST
 from holdfast.core.errors import SecretMissing
 from holdfast.delivery.signing import REST, Signer
 
@@ -186,6 +187,26 @@ def test_a_mounted_secret_that_is_replaced_by_turning_a_link(tmp_path: Path) -> 
     verify(NEW, signed(signer))
 
 
+def test_what_reading_would_wait_for_or_never_end_fails_at_once(tmp_path: Path) -> None:
+    secret = tmp_path / "billing"
+    secret.write_text(OLD)
+    signer = of_file(secret)
+    replaced = {
+        "it is not a regular file": (lambda: os.mkfifo(secret), lambda: secret.symlink_to("/dev/zero")),
+        "it is larger than 4 MiB": (lambda: secret.write_bytes(bytes(MOST + 1)),),
+    }
+    for why, ways in replaced.items():
+        for replace in ways:
+            secret.unlink()
+            replace()
+            for at in (now(), later()):
+                with pytest.raises(SecretMissing, match=f"{secret} can't be read: {why}"):
+                    signed(signer, at=at)
+    secret.unlink()
+    secret.write_text(NEW)
+    verify(NEW, signed(signer, at=later()))
+
+
 def test_a_secret_that_vanishes_and_comes_back(tmp_path: Path) -> None:
     secret = tmp_path / "billing"
     secret.write_text(OLD)
@@ -241,7 +262,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
         Signer(Sign("standard-webhooks", None, "BILLING"), {})
     with pytest.raises(SecretMissing, match="can't be read: No such file"):
         of_file(tmp_path / "nothing")
-    with pytest.raises(SecretMissing, match="can't be read: Is a directory"):
+    with pytest.raises(SecretMissing, match="can't be read: it is not a regular file"):
         of_file(tmp_path)
 
 

@@ -74,6 +74,36 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
         assert gateway.get("/healthz").status_code == 200
 
 
+def test_a_config_that_was_a_pipe_stays_as_it_was_read(tmp_path: Path, receiver: Receiver) -> None:
+    file = tmp_path / "holdfast.toml"
+    os.mkfifo(file)
+    writer = threading.Thread(target=file.write_text, args=(ROUTE.format(url=receiver.url),))
+    writer.start()
+    with running(tmp_path / "store", config=file) as gateway:
+        writer.join()
+        answer = gateway.call("POST", "/v1/reload")
+        assert answer.status_code == 422
+        assert "it is a pipe, which can be read only once" in answer.json()["detail"]
+        assert httpx.post(f"http://{gateway.ingest}/to/billing", **PLAIN).status_code == 202
+        receiver.wait_for_one()
+
+
+@pytest.mark.parametrize("other", ["a pipe", "a device"])
+def test_what_never_ends_in_the_place_of_the_config_is_refused_and_not_waited_for(
+    tmp_path: Path, receiver: Receiver, other: str
+) -> None:
+    with configured(tmp_path, ROUTE.format(url=receiver.url)) as (gateway, file):
+        file.unlink()
+        if other == "a pipe":
+            os.mkfifo(file)
+        else:
+            file.symlink_to("/dev/zero")
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: any(event["event"] == "reload_refused" for event in gateway.events()))
+        assert httpx.post(f"http://{gateway.ingest}/to/billing", **PLAIN).status_code == 202
+        receiver.wait_for_one()
+
+
 def test_what_needs_a_restart_is_told_and_left(tmp_path: Path) -> None:
     with configured(tmp_path) as (gateway, file):
         file.write_text("[delivery]\nmax_answer = '1KiB'\nper_host = 3\n")

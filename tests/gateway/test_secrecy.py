@@ -110,6 +110,21 @@ def test_a_store_that_was_opened_to_others_is_closed_again_and_told(tmp_path: Pa
         assert of_the_folder(gateway) == [("folder_closed", "0777")]
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["embedded", "spool"])
+def test_a_file_that_another_user_prepared_is_not_written_to(
+    tmp_path: Path, shared: bool, request: pytest.FixtureRequest
+) -> None:
+    keys = {"store__url": request.getfixturevalue("database"), "store__spool": "true"} if shared else {}
+    store, precious = tmp_path / "store", tmp_path / "precious"
+    precious.write_text("precious")
+    store.mkdir()
+    (store / "lock.mdb").symlink_to(precious)
+    done = forking.run("run", env=settings(store, **keys))
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].startswith(f"holdfast: {store}/lock.mdb is a link; ")
+    assert precious.read_text() == "precious"
+
+
 # -- configs ----------------------------------------------------------------------------------------------------------
 
 BAD_CONFIG = """

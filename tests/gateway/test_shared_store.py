@@ -245,6 +245,27 @@ def test_it_ends_well_while_its_database_is_away(own_postgres: OwnServer, tmp_pa
         assert gateway.events()[-1]["event"] == "exit"
 
 
+# -- a database that refuses what it is asked ------------------------------------------------------------------------
+
+
+def test_a_commit_that_fails_is_answered_and_nothing_of_the_row_is_told(database: str, tmp_path: Path) -> None:
+    """The server's own words repeat the row, where the body and the headers are too."""
+    with running(tmp_path / "store", store__url=database) as gateway:
+        with psycopg.connect(database) as connection:
+            connection.execute(f"ALTER TABLE {SCHEMA}.messages ADD CONSTRAINT no_row CHECK (false) NOT VALID".encode())
+        answer = gateway.post("http://canary.example/hook", b"0123456789")
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        assert gateway.process.wait(PATIENCE) == 4
+        (told,) = events(gateway, "store_failed")
+        refusal = 'new row for relation "messages" violates check constraint "no_row" (CheckViolation, SQLSTATE 23514)'
+        assert told["detail"] == f"the database refused what was asked of it: {refusal}"
+        (logged,) = events(gateway, "log")
+        assert str(logged["exception"]).endswith(f"CommitFailed: {told['detail']}")
+        shown = answer.text + gateway.log.read_text()
+        for secret in ("DETAIL", "Failing row", "canary", b"canary".hex(), b"0123456789".hex()):
+            assert secret not in shown, secret
+
+
 # -- roles -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Signed routes of the real gateway, verified as a receiver would."""
 
+import os
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -129,6 +130,20 @@ def test_a_secret_that_vanishes_fails_the_attempt_here_and_nothing_is_sent(tmp_p
         verify(NEW, receiver.wait_for_one())
         circuit = gateway.get(f"/circuits/127.0.0.1:{receiver.port}").json()
         assert circuit["consecutive_failures"] == 0
+
+
+def test_a_pipe_in_the_place_of_a_secret_fails_the_attempt_and_holds_up_nothing(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    with signing(tmp_path, receiver) as (gateway, secret):
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "pipe").rename(secret)
+        id = send(gateway)
+        attempt = until(lambda: gateway.message(id)["attempts"])[0]
+        assert (attempt["error"], attempt["fault"]) == ("secret", "here")
+        assert "can't be read: it is not a" in attempt["detail"]
+        gateway.post(f"{receiver.url}/other")
+        assert receiver.wait_for_one().path == "/other"
 
 
 def test_a_message_of_a_signed_route_is_not_sent_unsigned_when_the_route_is_gone(

@@ -160,3 +160,16 @@ def test_a_file_that_was_just_named_is_watched_from_then_on(watched: Watched, tm
     assert watched.found() == 0
     (tmp_path / "token").write_text("another")
     assert watched.found() == 1
+
+
+def test_a_pipe_or_a_device_in_its_place_is_news_once_and_not_read(watched: Watched) -> None:
+    file = watched.files[0]
+    file.unlink()
+    os.mkfifo(file)
+    assert watched.found() == 1
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    assert watched.found() == 0, "as little can be read as before"
+    file.unlink()
+    file.write_text("one")
+    assert watched.found() == 1

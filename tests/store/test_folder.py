@@ -3,15 +3,17 @@
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.errors import StoreUnusable
-from holdfast.store.folder import OWN_NAMES, SET_ASIDE, make_folder, take_folder
+from holdfast.store.folder import OWN_NAMES, SET_ASIDE, WRITTEN, make_folder, take_folder
+from holdfast.store.lmdb import LmdbEngine
 
 STRANGER = 54_321
+SIZE = 16 << 20
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
 
@@ -85,3 +87,93 @@ def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match="can't be used"):
         take_folder(folder)
     assert precious.read_text() == "precious"
+
+
+# -- what others prepared in it ----------------------------------------------------------------------------------------
+
+PREPARED = {
+    "a link": lambda path, precious: path.symlink_to(precious),
+    "a link to nowhere": lambda path, precious: path.symlink_to(path.parent.parent / "nowhere"),
+    "a link to a device": lambda path, precious: path.symlink_to("/dev/zero"),
+    "a second name": lambda path, precious: os.link(precious, path),
+    "a pipe": lambda path, precious: os.mkfifo(path),
+    "a folder": lambda path, precious: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("prepare", PREPARED.values(), ids=PREPARED)
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("used", [True, False])
+def test_what_would_lead_elsewhere_is_refused_before_it_gets_a_byte(
+    tmp_path: Path, name: str, prepare: Callable[[Path, Path], None], used: bool
+) -> None:
+    folder, precious = tmp_path / "store", tmp_path / "precious"
+    precious.write_text("precious")
+    folder.mkdir()
+    if used:
+        LmdbEngine(folder, SIZE).close()
+        (folder / name).unlink()
+    prepare(folder / name, precious)
+    with pytest.raises(
+        StoreUnusable, match=rf"{name} (is a link|is no plain file|has a second name \(a hard link\)); "
+    ):
+        LmdbEngine(folder, SIZE)
+    assert precious.read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["data.mdb.making", "data.mdb.compacting"])
+def test_what_is_made_anew_is_not_written_through_a_link(tmp_path: Path, name: str) -> None:
+    folder, precious = tmp_path / "store", tmp_path / "precious"
+    precious.write_text("precious")
+    folder.mkdir()
+    (folder / name).symlink_to(precious)
+    engine = LmdbEngine(folder, SIZE)
+    engine.compact()
+    engine.close()
+    assert precious.read_text() == "precious"
+    assert sorted(path.name for path in folder.iterdir()) == ["data.mdb", "holdfast.lock", "lock.mdb"]
+
+
+def test_a_folder_that_is_a_link_itself_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "store").symlink_to("real")
+    for _ in range(2):
+        LmdbEngine(tmp_path / "store", SIZE).close()
+    assert (tmp_path / "real" / "data.mdb").is_file()
+
+
+@as_root
+def test_files_of_another_user_are_used_and_told(folder: Path, caplog: Logged) -> None:
+    (folder / "data.mdb").chmod(0o600)
+    os.chown(folder / "data.mdb", STRANGER, STRANGER)
+    assert made(folder, 0o700, caplog) == (0o700, ["file_of_another"])
+    told = caplog.records[0].fields  # type: ignore[attr-defined]
+    assert (told["path"], told["owner"]) == (str(folder / "data.mdb"), STRANGER)
+    caplog.clear()
+    os.chown(folder, STRANGER, STRANGER)
+    assert made(folder, 0o700, caplog) == (0o700, []), "a service's store, looked at by root"
+
+
+@as_root
+def test_a_volume_whose_files_another_user_left_to_the_group(folder: Path, caplog: Logged) -> None:
+    """As a pod has it that runs as another user than before: the kubelet opens all of it to the group."""
+    before, group = STRANGER + 1, STRANGER + 2
+    for path in folder.iterdir():
+        path.unlink()
+    LmdbEngine(folder, SIZE).close()
+    for path in folder.iterdir():
+        path.chmod(0o660)
+        os.chown(path, before, group)
+    os.chown(folder, 0, group)
+    folder.chmod(0o2770)
+    caplog.clear()
+    own = os.geteuid(), os.getegid()
+    os.setegid(group)
+    os.seteuid(STRANGER)
+    try:
+        LmdbEngine(folder, SIZE).close()
+    finally:
+        os.seteuid(own[0])
+        os.setegid(own[1])
+    assert [record.getMessage() for record in caplog.records] == ["folder_open", *["file_of_another"] * 3]

@@ -24,9 +24,8 @@ def run(arguments: list[str]) -> int:
     from holdfast.app import main
 
     file = config_file(options.config, os.environ)
-    return main(
-        config, partial(load, options.config, os.environ, flags_of(options)), file, Role(options.role or Role.ALL)
-    )
+    load_again = partial(load, options.config, os.environ, flags_of(options), again=True)
+    return main(config, load_again, file, Role(options.role or Role.ALL))
 
 
 def leave_no_core() -> None:

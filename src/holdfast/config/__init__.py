@@ -7,6 +7,7 @@ hosts.py     host names, patterns, networks, URLs and headers, as the readers ne
 database.py  the URL of a database
 layers.py    file, environment and flags laid over one another; unknown names
 rules.py     what must hold between keys
+files.py     the config's own file and those that it names, read within bounds
 build.py     build() and load(), which join the above
 units.py     durations and sizes
 faults.py    Fault and ConfigError
@@ -14,6 +15,7 @@ faults.py    Fault and ConfigError
 
 from holdfast.config.build import build, config_file, default_store_path, load
 from holdfast.config.faults import ConfigError, Fault, unreadable
+from holdfast.config.files import read_regular, stat_regular
 from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import (
     Address,
@@ -63,5 +65,7 @@ __all__ = [
     "load",
     "parse_duration",
     "parse_size",
+    "read_regular",
+    "stat_regular",
     "unreadable",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.faults import BadValue, ConfigError, Fault
+from holdfast.config.files import read_config
 from holdfast.config.layers import FILE_VARIABLE, Layers
 from holdfast.config.rules import ROUTE_RULES, RULES, schedule_span
 from holdfast.config.table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
@@ -18,10 +19,14 @@ from holdfast.config.tree import Config, Route, Sign
 _NOTHING: Mapping[str, str] = {}
 
 
-def load(path: str | Path | None, environ: Mapping[str, str], flags: Mapping[str, str] = _NOTHING) -> Config:
-    """Config of this process: flags over environment over file (`path`, else $HOLDFAST_CONFIG, else none)."""
+def load(
+    path: str | Path | None, environ: Mapping[str, str], flags: Mapping[str, str] = _NOTHING, *, again: bool = False
+) -> Config:
+    """Config of this process: flags over environment over file (`path`, else $HOLDFAST_CONFIG, else none). `again`
+    while a gateway runs: nothing is waited for.
+    """
     file = config_file(path, environ)
-    mapping = _read_file(file) if file is not None else {}
+    mapping = _read_file(file, again) if file is not None else {}
     return build(mapping, environ=environ, flags=flags, uid=os.geteuid(), cwd=Path.cwd())
 
 
@@ -148,12 +153,12 @@ def _absolute(cwd: Path, path: Path) -> Path:
     return Path(os.path.normpath(cwd / path))
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, again: bool) -> dict[str, Any]:
     # "No config at all" is common, and then this import is for nothing.
     import tomllib
 
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_config(path, again=again).decode("utf-8")
         return tomllib.loads(text)
     except OSError as error:
         raise ConfigError([Fault(str(path), f"can't be read: {error.strerror or error}")]) from error

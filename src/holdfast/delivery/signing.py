@@ -3,7 +3,8 @@
 A secret is `whsec_` and the base64 of a key shared with the receiver (HMAC-SHA256, `v1`), or `whsk_` and that of an
 ed25519 private key (`v1a`). Several secrets give several signatures, so that a receiver may change from one to the
 next. The secrets of a file are read again when the file has changed and rests: half of a secret may be one too, by
-which no receiver could verify. Until then the ones before count. A file that is gone fails the attempt.
+which no receiver could verify. Until then the ones before count. A file that is gone, or is none any more, fails the
+attempt.
 
 The signature is over bytes, since a webhook's body may be any: `standardwebhooks`, which takes text alone, is what
 the tests verify with.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.config import Sign, unreadable
+from holdfast.config import Sign, read_regular, stat_regular, unreadable
 from holdfast.core.errors import SecretMissing
 
 SYMMETRIC_PREFIX = "whsec_"
@@ -60,7 +61,7 @@ class FileSource:
     def version(self) -> object:
         """By inode too: a mounted Secret is replaced by turning a link."""
         try:
-            status = self._path.stat()
+            status = stat_regular(self._path)
         except OSError as error:
             raise SecretMissing(unreadable(self._path, error)) from error
         self._changed_at = max(status.st_mtime_ns, status.st_ctime_ns) // 1_000_000
@@ -79,7 +80,7 @@ class FileSource:
     def text(self) -> str:
         self._real = os.path.realpath(self._path)
         try:
-            return self._path.read_text("ascii")
+            return read_regular(self._path).decode("ascii")
         except OSError as error:
             raise SecretMissing(unreadable(self._path, error)) from error
         except UnicodeDecodeError as error:

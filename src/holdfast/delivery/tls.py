@@ -9,35 +9,18 @@ its route: the last certificate and key that fit each other are used.
 
 import os
 import ssl
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast.config import unreadable
+from holdfast.config import read_regular, stat_regular, unreadable
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.transport import Origin
-
-MOST = 4 << 20
-"""Bytes of a file with credentials. The largest is a list of authorities: the system's takes a quarter of a MiB."""
 
 
 class UnusableFile(Exception):
     """A file with credentials that can't be used; the text says why."""
-
-
-def look_at(path: Path) -> os.stat_result:
-    """Raises UnusableFile also for what reading might wait for or never end: a pipe, a device, too much."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise UnusableFile(unreadable(path, error)) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UnusableFile(f"{path} can't be read: it is not a regular file")
-    if found.st_size > MOST:
-        raise UnusableFile(f"{path} can't be read: it is larger than {MOST >> 20} MiB")
-    return found
 
 
 class ClientCertificate:
@@ -73,7 +56,7 @@ class ClientCertificate:
         return context
 
     def _look(self) -> list[tuple[int, int, int]]:
-        found = [look_at(path) for path in (self._cert_file, self._key_file) if path is not None]
+        found = [_stat(path) for path in (self._cert_file, self._key_file) if path is not None]
         return [(status.st_mtime_ns, status.st_ino, status.st_size) for status in found]
 
 
@@ -99,6 +82,13 @@ class Contexts:
         return context
 
 
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return stat_regular(path)
+    except OSError as error:
+        raise UnusableFile(unreadable(path, error)) from error
+
+
 def _new_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -112,9 +102,8 @@ def _new_context() -> ssl.SSLContext:
 
 
 def _read_authorities(path: Path) -> str:
-    look_at(path)
     try:
-        text = path.read_text("ascii", "replace")
+        text = read_regular(path).decode("ascii", "replace")
         _new_context().load_verify_locations(cadata=text)
     except ssl.SSLError as error:
         raise UnusableFile(f"{path} holds no certificates in PEM form") from error

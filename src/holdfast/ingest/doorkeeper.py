@@ -10,7 +10,7 @@ import re
 from hmac import compare_digest
 from pathlib import Path
 
-from holdfast.config import ConfigError, Fault, unreadable
+from holdfast.config import ConfigError, Fault, read_regular, unreadable
 from holdfast.http.codec import RequestHead
 from holdfast.ingest.refusals import BROWSER, NO_HANDOFF, WRONG_HOST, WRONG_METHOD, WRONG_TOKEN, Refused
 from holdfast.ingest.sidecar import Sidecar
@@ -26,7 +26,7 @@ _TOKEN = re.compile(rb"[\x21-\x7e]+")
 def read_token(path: Path) -> bytes:
     """The token in a file, without the white space around it."""
     try:
-        token = path.read_bytes().strip()
+        token = read_regular(path).strip()
     except OSError as error:
         raise ConfigError([Fault("ingest.token_file", unreadable(path, error))]) from error
     if not _TOKEN.fullmatch(token):

@@ -12,7 +12,9 @@ from holdfast.store.files import sync_folder
 
 LOCK = "holdfast.lock"
 SET_ASIDE = "set-aside-"
-OWN_NAMES = frozenset({LOCK, "data.mdb", "lock.mdb", "data.mdb.making", "data.mdb.compacting", "control.sock"})
+WRITTEN = (LOCK, "data.mdb", "lock.mdb")
+"""Files that are opened and written to if they are there; all others are made anew."""
+OWN_NAMES = frozenset({*WRITTEN, "data.mdb.making", "data.mdb.compacting", "control.sock"})
 """What a gateway puts into its folder, besides files that begin with SET_ASIDE."""
 
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
@@ -21,13 +23,18 @@ _logger = logging.getLogger("holdfast.store")
 
 
 def make_folder(folder: Path) -> None:
-    """Make it if it is not there, for us alone."""
+    """Make it if it is not there, for us alone. It may be a link itself; what is written to in it may not."""
     try:
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in made:
             sync_folder(path.parent)
-        _close_to_others(folder)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _close_to_others(folder, descriptor)
+            _judge_files(folder, descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
 
@@ -56,35 +63,57 @@ def take_folder(folder: Path) -> int:
     return lock
 
 
-def _close_to_others(folder: Path) -> None:
+def _close_to_others(folder: Path, descriptor: int) -> None:
     """A folder that was made beforehand is often open to everyone. One with other things in it is left as it is: a path
     that was given by mistake must not lock others out. Whatever can't be closed, and others may write to, is told: they
     could remove or replace what is in it.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        there = os.fstat(descriptor)
-        mode = stat.S_IMODE(there.st_mode)
-        if not mode & _OTHERS:
+    there = os.fstat(descriptor)
+    mode = stat.S_IMODE(there.st_mode)
+    if not mode & _OTHERS:
+        return
+    names = {name for name in os.listdir(descriptor) if name != "lost+found"}
+    strange = any(name not in OWN_NAMES and not name.startswith(SET_ASIDE) for name in names)
+    if not strange:
+        with suppress(PermissionError):
+            os.fchmod(descriptor, 0o700)
+            if names:
+                _tell("folder_closed", folder, there, "it was open to others, and is now its owner's alone")
             return
-        names = {name for name in os.listdir(descriptor) if name != "lost+found"}  # noqa: PTH208  by its descriptor
-        strange = any(name not in OWN_NAMES and not name.startswith(SET_ASIDE) for name in names)
-        if not strange:
-            with suppress(PermissionError):
-                os.fchmod(descriptor, 0o700)
-                if names:
-                    _tell("folder_closed", folder, there, "it was open to others, and is now its owner's alone")
-                return
-        if mode & _OTHERS_WRITE:
-            advice = "move other files out of it" if strange else "set store.path to a new folder inside it"
-            _tell("folder_open", folder, there, f"other users may write to it and replace the store; {advice}")
-    finally:
-        os.close(descriptor)
+    if mode & _OTHERS_WRITE:
+        advice = "move other files out of it" if strange else "set store.path to a new folder inside it"
+        _tell("folder_open", folder, there, f"other users may write to it and replace the store; {advice}")
 
 
-def _tell(event: str, folder: Path, there: os.stat_result, detail: str) -> None:
+def _judge_files(folder: Path, descriptor: int) -> None:
+    """Whoever could write to the folder until now may have put something of his own where the store has its files. What
+    would lead elsewhere is refused before it gets a byte. Another owner alone is not: in a pod the user may change, and
+    the group writes.
+    """
+    trusted = {0, os.geteuid(), os.fstat(descriptor).st_uid}
+    for name in WRITTEN:
+        try:
+            there = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if what := _is_not_ours(there):
+            advice = "holdfast writes to files of its own alone; move it away, or set store.path to another folder"
+            raise StoreUnusable(f"{folder / name} {what}; {advice}")
+        if there.st_uid not in trusted:
+            _tell("file_of_another", folder / name, there, "its owner can read and change what is stored")
+
+
+def _is_not_ours(there: os.stat_result) -> str | None:
+    if stat.S_ISLNK(there.st_mode):
+        return "is a link"
+    if not stat.S_ISREG(there.st_mode):
+        return "is no plain file"
+    return "has a second name (a hard link)" if there.st_nlink > 1 else None
+
+
+def _tell(event: str, path: Path, there: os.stat_result, detail: str) -> None:
     fields = {
-        "path": str(folder),
+        "path": str(path),
         "mode": f"{stat.S_IMODE(there.st_mode):04o}",
         "owner": there.st_uid,
         "detail": detail,

@@ -280,7 +280,7 @@ def _make_data(data: Path) -> None:
     """An empty store gets its name when it is whole on disk: half of one, left by a power cut, no start would open."""
     beside = data.with_name("data.mdb.making")
     beside.unlink(missing_ok=True)
-    with _open_environment(beside, FIRST_SIZE, alone=True) as environment:
+    with open_private(beside, "xb"), _open_environment(beside, FIRST_SIZE, alone=True) as environment:
         environment.sync(True)
     beside.rename(data)
 

@@ -23,7 +23,7 @@ class DataFile:
     """An open data file. `size` is how much of it the volume has given for sure."""
 
     def __init__(self, path: Path, at_least: int) -> None:
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         self.size = 0
         # A copy of a store may have holes: what is there has to be given too.
         there = os.fstat(self.descriptor).st_size // PAGE * PAGE

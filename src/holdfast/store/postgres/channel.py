@@ -1,7 +1,8 @@
 """Operations on their way to the database: while one group is under way the next one forms, on a connection of its own.
 
 When the database is away a group stays, and is written when it is back; or, where whoever waits had better hear of it
-at once, everyone in it is told. Whether it was written then nobody can tell.
+at once, everyone in it is told. Whether it was written then nobody can tell. A group that failed is the last one: all
+who wait hear of it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -76,6 +77,9 @@ class Channel:
         self._began = trio.current_time()
         try:
             results = await self._written(self._under_way)
+        except CommitFailed as error:
+            self.refuse(error)
+            raise
         finally:
             operations, self._under_way = self._under_way, ()
         self.last = trio.current_time() - self._began

@@ -4,7 +4,7 @@ A `Line` is used by one thread at a time and connects anew when it has to. Whate
 reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
 What two transactions did to each other (a deadlock, a serialization failure, the same row twice), and what was undone
 because this process stood still in the middle of it, is tried again here. Anything else is a fault of ours or of the
-tables, and CommitFailed.
+tables, and CommitFailed. Of what the server says only the message itself is kept: its details repeat stored rows.
 """
 
 import logging
@@ -140,9 +140,13 @@ class Line:
         except StoreError:
             raise
         except Exception as error:
-            _logger.exception("the database refused what was asked of it")
             place.drop()
-            raise CommitFailed(f"the database refused what was asked of it: {error!r}") from error
+            failed = CommitFailed(f"the database refused what was asked of it: {_text(error)}")
+            # The place in the code is told, and not the error itself: its text would be told along.
+            _logger.error(
+                "the database refused what was asked of it", exc_info=(CommitFailed, failed, error.__traceback__)
+            )
+            raise failed from None
 
     def _open(self, place: _Place) -> Connection:
         """The connection, made if there is none, or if the server has hung up on the one there was."""
@@ -222,5 +226,16 @@ def _deadline(within: float | None) -> float:
     return float("inf") if within is None else trio.current_time() + within
 
 
-def _text(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _text(error: Exception) -> str:
+    """What happened, in one line. A server adds the failing row, the statement and its parameters to its message, and
+    an error of our own may be about a value: neither is for logs and clients.
+    """
+    kind = type(error).__name__
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return f"{_line(error.diag.message_primary)} ({kind}, SQLSTATE {error.sqlstate})"
+    # What libpq says itself is about the connection.
+    return _line(str(error)) or kind if isinstance(error, _AWAY) else kind
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

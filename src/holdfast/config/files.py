@@ -1,0 +1,79 @@
+"""Reading the config's own file, and those that it names: never without end, and never waiting while a gateway runs.
+
+What a config names is looked at while webhooks are sent, so it is a regular file of a bounded size. The config itself
+may be a pipe (`<(...)`, /dev/stdin), which is waited for at start. All errors are OSErrors, their text says why.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from select import POLLIN, poll
+
+MOST = 4 << 20
+"""Bytes of a file that a config names. The largest is a list of authorities: the system's takes a quarter of a MiB."""
+MOST_OF_CONFIG = 1 << 20
+PATIENCE = 10.0
+"""Seconds without a byte after which a config that is a pipe is given up."""
+
+_PART = 1 << 16
+
+
+def stat_regular(path: Path) -> os.stat_result:
+    """Fails also for what reading might wait for or never end: a pipe, a device, too much."""
+    found = path.stat()
+    _judge(found)
+    return found
+
+
+def read_regular(path: Path) -> bytes:
+    """The same of what is opened, whatever was there before; and what is in it."""
+    with _opened(path) as descriptor:
+        _judge(os.fstat(descriptor))
+        return _read(descriptor, MOST, 0)
+
+
+def read_config(path: Path, *, again: bool) -> bytes:
+    """The config's own file; `again` while a gateway runs. A pipe would be empty then, and so a valid config."""
+    with _opened(path) as descriptor:
+        if again and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ESPIPE, "it is a pipe, which can be read only once")
+        return _read(descriptor, MOST_OF_CONFIG, 0 if again else PATIENCE)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Without waiting for whoever might write to it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _judge(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if found.st_size > MOST:
+        raise _too_large(MOST)
+
+
+def _read(descriptor: int, most: int, patience: float) -> bytes:
+    """A regular file always has something to read, or its end."""
+    coming = poll()
+    coming.register(descriptor, POLLIN)
+    data = bytearray()
+    while coming.poll(patience * 1000):
+        part = os.read(descriptor, _PART)
+        if not part:
+            return bytes(data)
+        data += part
+        if len(data) > most:
+            raise _too_large(most)
+    raise OSError(errno.ETIMEDOUT, f"nothing came within {patience:.0f} s")
+
+
+def _too_large(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
