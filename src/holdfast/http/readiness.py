@@ -19,7 +19,7 @@ _IN_PARTS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select.EPOLL
 
 class Heard(Protocol):
     def heard(self, in_parts: bool) -> None:
-        """Something has come; `in_parts` if one read may not take all of it. May be said too often, never too seldom."""
+        """Something has come, `in_parts` if one read may not take it all. May be said too often, never too seldom."""
 
 
 class Readiness:
