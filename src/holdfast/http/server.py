@@ -233,7 +233,7 @@ class Server:
     def waits(self, connection: ServerConnection, moment: float = 0.0) -> None:
         """For its peer, from now on; from `moment` on it may be closed to make room."""
         self.waiting[connection] = moment
-        if self._room:
+        if self._at_the_door:
             self._room.unpark()
 
     async def _run(self, connection: ServerConnection) -> None:

@@ -139,7 +139,9 @@ class ServerConnection:
 
     async def _serve_one(self) -> bool:
         """One request and its answer; whether the connection can carry another."""
-        if self._parser.started:
+        if self._owed is not None and self._parser.started:
+            await self._owed.wait()
+        elif self._parser.head is not None:
             await self._let_others()
         head = await self._receive_head()
         if head is None or self._server.waiting.pop(self, None) is None:
@@ -166,12 +168,9 @@ class ServerConnection:
         return False
 
     async def _let_others(self) -> None:
-        """This request came with the one before, whose answer may still be owed."""
-        if self._owed is not None:
-            await self._owed.wait()
-        elif self._parser.head is not None:
-            self._enter(Phase.HEAD, self._limits.head_timeout)
-            await trio.lowlevel.checkpoint()
+        """Have their turn: this request came together with the one before."""
+        self._enter(Phase.HEAD, self._limits.head_timeout)
+        await trio.lowlevel.checkpoint()
 
     async def _receive_head(self) -> RequestHead | None:
         parser = self._parser
