@@ -229,3 +229,36 @@ def test_a_receiver_can_not_choose_numbers_that_take_a_second(
         assert attempted(gateway, f"https://localhost:{receiver.port}/hook")["error"] == outcome
     finally:
         receiver.close()
+
+
+@pytest.mark.parametrize(("group", "outcome"), [("secp384r1", None), ("ffdhe8192", "tls")])
+def test_nor_a_group_that_takes_long(gateway: Gateway, tmp_path: Path, group: str, outcome: str | None) -> None:
+    """TLS 1.3 has its own finite fields, which no list of ciphers leaves out."""
+    context = showing(leaf(), tmp_path)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_ecdh_curve(group)
+    receiver = Receiver(context)
+    try:
+        attempt = attempted(gateway, f"https://localhost:{receiver.port}/hook")
+    finally:
+        receiver.close()
+    assert attempt["error"] == outcome
+    assert outcome is None or "finite field" in attempt["detail"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_receiver_that_misses_a_client_certificate_says_so(
+    gateway: Gateway, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    """In TLS 1.3 its alert comes after the handshake, in the place of an answer."""
+    context = showing(leaf(), tmp_path)
+    context.maximum_version = version
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=ROOT.chain[0].public_bytes(Encoding.DER))
+    receiver = Receiver(context)
+    try:
+        attempt = attempted(gateway, f"https://localhost:{receiver.port}/hook")
+    finally:
+        receiver.close()
+    assert (attempt["error"], attempt["fault"], receiver.requests) == ("tls", "host", [])
+    assert "ALERT" in attempt["detail"]

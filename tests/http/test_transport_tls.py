@@ -161,6 +161,127 @@ async def test_old_versions_are_refused(receiver, transport_to, authority, clien
             await post(transport_to(there.port, ssl_context=client_context))
 
 
+@pytest.mark.parametrize("group", ["ffdhe2048", "ffdhe8192"])
+async def test_numbers_that_take_long_are_refused_before_they_are_computed(
+    receiver, transport_to, server_context, client_context, group
+):
+    """TLS 1.3 lets the server choose among all groups that `ssl` offers."""
+    server_context.set_ecdh_curve(group)
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK)]
+        with pytest.raises(TlsError, match="finite field"):
+            await post(transport_to(there.port, ssl_context=client_context))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("curve", ["prime256v1", "secp384r1", "secp521r1", "X25519", "X448"])
+async def test_any_curve_will_do(receiver, transport_to, server_context, client_context, curve, version):
+    """The first that is offered is X25519: for any other a server of TLS 1.3 asks for a second hello."""
+    server_context.set_ecdh_curve(curve)
+    server_context.maximum_version = version
+    async with receiver(server_context) as there:
+        there.scripts = [there.answering(OK)]
+        assert (await post(transport_to(there.port, ssl_context=client_context))).status == 200
+
+
+async def shaking_hands(stream, context, say):
+    """As a server; `say` sends what it has to say."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(incoming, outgoing, server_side=True)
+    while data := await stream.receive_some():
+        incoming.write(data)
+        with suppress(ssl.SSLWantReadError):
+            server.do_handshake()
+            server.read()
+            server.write(OK)
+        await say(outgoing.read())
+
+
+async def test_a_hello_may_come_in_many_segments(receiver, transport_to, server_context, client_context):
+    async def drip(stream):
+        async def byte_by_byte(data):
+            for place in range(len(data)):
+                await stream.send_all(data[place : place + 1])
+                await trio.lowlevel.checkpoint()
+
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await shaking_hands(stream, server_context, byte_by_byte)
+
+    async with receiver() as there:
+        there.scripts = [drip]
+        assert (await post(transport_to(there.port, ssl_context=client_context))).status == 200
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 50, -1])
+async def test_a_hello_cut_into_records_is_refused(receiver, transport_to, server_context, client_context, cut):
+    """It could hide what it chooses."""
+
+    async def fragment(stream):
+        async def in_two_records(data):
+            version, size = data[1:3], int.from_bytes(data[3:5], "big")
+            hello, rest = data[5 : 5 + size], data[5 + size :]
+            parts = [hello[:cut], hello[cut:]]
+            records = [b"\x16%b%b%b" % (version, len(part).to_bytes(2, "big"), part) for part in parts]
+            await stream.send_all(b"".join([*records, rest]))
+
+        await shaking_hands(stream, server_context, in_two_records)
+
+    async with receiver() as there:
+        there.scripts = [fragment]
+        with pytest.raises(TlsError, match="not a whole server hello"):
+            await post(transport_to(there.port, ssl_context=client_context))
+
+
+async def alert(stream: trio.SSLStream) -> None:
+    """About a record that nobody sent. trio keeps tickets back until data is sent: they would have to come first."""
+    stream._incoming.write(b"\x17\x03\x03\x00\x20" + bytes(32))
+    with pytest.raises(ssl.SSLError):
+        stream._ssl_object.read()
+    await stream.transport_stream.send_all(stream._outgoing.read())
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n"])
+async def test_an_alert_instead_of_an_answer_is_a_failure_of_tls(
+    receiver, transport_to, server_context, client_context, begun
+):
+    server_context.num_tickets = 0
+
+    async def refuse(stream):
+        await there.request(stream)
+        await stream.send_all(begun)
+        await alert(stream)
+
+    async with receiver(server_context) as there:
+        there.scripts = [refuse]
+        with pytest.raises(TlsError, match="ALERT_BAD_RECORD_MAC") as raised:
+            await post(transport_to(there.port, ssl_context=client_context))
+        assert (raised.value.kind, raised.value.address) == ("tls", there.address)
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n"])
+async def test_an_alert_on_a_reused_connection_is_one_that_is_stale(
+    receiver, transport_to, server_context, client_context, begun
+):
+    """Until a byte of the answer came."""
+
+    async def refuse_the_second(stream):
+        await there.answering(OK)(stream)
+        await there.request(stream)
+        await stream.send_all(begun)
+        await alert(stream)
+
+    async with receiver(server_context) as there:
+        there.scripts = [refuse_the_second, there.answering(OK)]
+        transport = transport_to(there.port, ssl_context=client_context)
+        await post(transport)
+        if begun:
+            with pytest.raises(TlsError, match="ALERT"):
+                await post(transport)
+        else:
+            assert (await post(transport)).status == 200
+        assert transport.statistics().resent == (0 if begun else 1)
+
+
 async def test_a_large_body_and_a_stale_connection(receiver, transport_to, server_context, client_context):
     body = bytes(range(256)) * 8192
     async with receiver(server_context) as there:

@@ -62,6 +62,41 @@ async def self_sent(theirs: socket.socket) -> None:
     theirs.send(b"ef")
 
 
+@pytest.fixture
+def tcp_ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        theirs = socket.create_connection(listening.getsockname())
+        ours, _ = listening.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def with_an_urgent_byte(theirs: socket.socket) -> None:
+    theirs.send(b"head")
+    theirs.send(b"!", socket.MSG_OOB)
+    theirs.send(b"tail")
+
+
+def with_a_descriptor(theirs: socket.socket) -> None:
+    socket.send_fds(theirs, [b"head"], [theirs.fileno()])
+    theirs.send(b"tail")
+
+
+@pytest.mark.parametrize(
+    ("kind", "say"), [("tcp_ends", with_an_urgent_byte), ("ends", with_an_urgent_byte), ("ends", with_a_descriptor)]
+)
+async def test_a_read_that_stops_before_the_end_is_followed_by_another(request, kind, say):
+    ours, theirs = request.getfixturevalue(kind)
+    say(theirs)
+    wire = Wire(ours)
+    with trio.fail_after(10):
+        assert await wire.receive(100) == b"head"
+        assert not wire.is_quiet()
+        assert await wire.receive(100) == b"tail"
+        theirs.send(b"more")
+        assert await wire.receive(100) == b"more"
+
+
 async def test_what_nobody_asked_for_makes_it_unquiet(ends):
     ours, theirs = ends
     wire = Wire(ours)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import trio
 
 from holdfast.http.deadlines import Deadline, Deadlines
-from holdfast.http.errors import ConnectError, ProxyError, Stage, TlsError
+from holdfast.http.errors import ConnectError, ProxyError, Stage, TlsEnded, TlsError
 from holdfast.http.wire import Data, Wire
 
 READ_SIZE = 16384
@@ -31,6 +31,8 @@ DATALESS_RECORDS = 32
 
 _NO_WAY_FROM_HERE = frozenset({errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TLS_RECORD_TYPES = range(20, 25)
+_HANDSHAKE = b"\x16"
+_SERVER_HELLO, _KEY_SHARE, _FINITE_FIELDS = b"\x02", 51, range(0x0100, 0x0200)
 _TLS_VERSIONS = frozenset({"TLSv1.2", "TLSv1.3"})
 
 Address = tuple[socket.AddressFamily, tuple[Any, ...]]
@@ -147,6 +149,8 @@ class TlsConnection(Connection):
         try:
             data = await self._stream.receive_some(READ_SIZE)
         except trio.BrokenResourceError as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise TlsEnded(f"TLS ended the connection: {_reason(error)}") from error
             raise ConnectionResetError(errno.ECONNRESET, _reason(error)) from error
         self._records.dataless -= 1
         return bytes(data)
@@ -166,6 +170,7 @@ class _RecordStream(trio.abc.Stream):
         self._wire = wire
         self.held = bytearray()
         self.allowance: float = HANDSHAKE_BYTES
+        self._hello_came = False
         self.dataless: float = -math.inf
         """Records handed up in this exchange, less those that brought data. Those of a handshake do not count."""
         self.send_error: tuple[int, str] | None = None
@@ -186,6 +191,9 @@ class _RecordStream(trio.abc.Stream):
         self.dataless += 1
         record = bytes(self.held[:size])
         del self.held[:size]
+        if not self._hello_came and record[:1] == _HANDSHAKE:
+            self._hello_came = True
+            _refuse_slow_exchange(record)
         return record
 
     def _next_record(self) -> int | None:
@@ -208,6 +216,25 @@ class _RecordStream(trio.abc.Stream):
     async def aclose(self) -> None:
         self._wire.close()
         await trio.lowlevel.checkpoint()
+
+
+def _refuse_slow_exchange(record: bytes) -> None:
+    """Raises OSError if a server's first handshake record chooses a finite field for the key exchange of TLS 1.3.
+
+    With 8,192 bits that takes 0.1 s of CPU, before any certificate is checked, and `ssl` can't be told to offer none. A
+    request for another hello looks the same, and what comes after it can't choose another group than it did. A hello
+    cut into several records could hide its choice: it is refused, since no server has a reason to send one.
+    """
+    hello, size = record[9:], int.from_bytes(record[6:9], "big")
+    if len(record) < 9 or record[5:6] != _SERVER_HELLO or len(hello) < size:
+        raise OSError(errno.EPROTO, "its first record is not a whole server hello")
+    place = 40 + hello[34] if size > 34 else size  # behind version, random, session id, cipher suite and compression
+    while place + 4 <= size:
+        kind, length = (int.from_bytes(hello[at : at + 2], "big") for at in (place, place + 2))
+        place += 4
+        if kind == _KEY_SHARE and int.from_bytes(hello[place : place + 2], "big") in _FINITE_FIELDS:
+            raise OSError(errno.EPROTO, "it chose a finite field for the key exchange, which takes too long")
+        place += length
 
 
 async def in_turn(

@@ -9,6 +9,7 @@
         ├── ConnectError       "connect"   no address could be dialled; `errno` of the last one
         ├── ProxyError         "proxy"     no tunnel; `here`: the proxy is at fault, not the target; `status` it gave
         ├── TlsError           "tls"       handshake or certificate, or records without end and nothing in them
+        │   └── TlsEnded       "tls"       an alert instead of an answer, or a record that can't be read
         ├── ConnectionReset    "reset"     closed or reset before the answer's head was complete
         └── BadAnswer          "protocol"  what came is not an HTTP/1.1 answer
 
@@ -84,6 +85,10 @@ class ProxyError(ExchangeError):
 
 class TlsError(ExchangeError):
     kind = "tls"
+
+
+class TlsEnded(TlsError):
+    """Ends a connection like a reset does; a client certificate that is missing is told in this way."""
 
 
 class ConnectionReset(ExchangeError):

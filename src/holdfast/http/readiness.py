@@ -12,13 +12,14 @@ from typing import Protocol
 
 import trio
 
-_EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
-_ENDS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLPRI | select.EPOLLET
+_IN_PARTS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select.EPOLLPRI
+"""Data with an end behind it, or with an urgent byte in it: one read stops before either."""
 
 
 class Heard(Protocol):
-    def heard(self, ends: bool) -> None:
-        """Something has come; `ends` tells that it is the last. May be said too often, never too seldom."""
+    def heard(self, in_parts: bool) -> None:
+        """Something has come, `in_parts` if one read may not take it all. May be said too often, never too seldom."""
 
 
 class Readiness:
@@ -44,7 +45,7 @@ class Readiness:
                 for number, events in self._epoll.poll(0):
                     who = self._listening.get(number)
                     if who is not None:
-                        who.heard(bool(events & _ENDS))
+                        who.heard(bool(events & _IN_PARTS))
 
 
 _readiness: trio.lowlevel.RunVar[Readiness] = trio.lowlevel.RunVar("readiness")

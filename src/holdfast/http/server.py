@@ -2,8 +2,9 @@
 
 One server may have several listeners, TCP and Unix; what happens on a connection is in server_connection.py.
 
-A full server closes the connection that has been without a request for longest, and serves the new one: whoever opens
-connections and says nothing keeps nobody out. Only where every connection has a request in hand is the new one refused.
+A full server closes the connection that has waited for its peer for longest, and serves the new one: whoever opens
+connections and says nothing, or does not take its answers, keeps nobody out. Where every connection has a request in
+hand the new one waits a moment for the first that is answered, and is refused then.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ Admission = Callable[[socket.socket], str | None]
 ACCEPT_PAUSE = 0.1
 COMPLAINTS_EVERY = 10.0
 TURN_AWAY_AT_ONCE = 64
+"""Connections that wait for room or are told that there is none; more are just closed."""
 TURN_AWAY_SECONDS = 1.0
+ROOM_SECONDS = 0.5
 LOOKED_AT = 64
 """Connections that are looked at, at most, to find one to close: those whose request may just have come are kept."""
 
@@ -121,11 +124,12 @@ class Server:
         self._on_refusal = on_refusal
         self._stop_requested = trio.Event()
         self._live: set[ServerConnection] = set()
-        self.waiting: dict[ServerConnection, bool] = {}
-        """Those without a request in hand, in the order in which that began."""
+        self.waiting: dict[ServerConnection, float] = {}
+        """Those that wait for their peer, in the order in which that began, and when each may be closed for it."""
         self._evicted = 0
         self._quiet_until = -math.inf
-        self._being_turned_away = 0
+        self._at_the_door = 0
+        self._room = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
         self.deadlines = Deadlines()
 
@@ -198,13 +202,39 @@ class Server:
             refusal = self._admit(wire.socket) if self._admit is not None else None
             if refusal is not None:
                 self._turn_away(wire, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
-            elif not self._make_room(local):
+            elif self._make_room(local):
+                self._take_in(wire, local, nursery)
+            elif self._at_the_door >= TURN_AWAY_AT_ONCE:
                 self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
             else:
-                connection = ServerConnection(self, wire, local)
-                self._live.add(connection)
-                self.waiting[connection] = True
-                nursery.start_soon(self._run, connection)
+                self._at_the_door += 1
+                nursery.start_soon(self._wait_for_room, wire, local, nursery)
+
+    async def _wait_for_room(self, wire: Wire, local: LocalAddress, nursery: trio.Nursery) -> None:
+        try:
+            with trio.move_on_after(ROOM_SECONDS):
+                while self.stopping or not self._make_room(local):
+                    await self._room.park()
+                self._take_in(wire, local, nursery)
+                return
+        except trio.Cancelled:
+            wire.close()
+            raise
+        finally:
+            self._at_the_door -= 1
+        self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
+
+    def _take_in(self, wire: Wire, local: LocalAddress, nursery: trio.Nursery) -> None:
+        connection = ServerConnection(self, wire, local)
+        self._live.add(connection)
+        self.waits(connection)
+        nursery.start_soon(self._run, connection)
+
+    def waits(self, connection: ServerConnection, moment: float = 0.0) -> None:
+        """For its peer, from now on; from `moment` on it may be closed to make room."""
+        self.waiting[connection] = moment
+        if self._at_the_door:
+            self._room.unpark()
 
     async def _run(self, connection: ServerConnection) -> None:
         try:
@@ -212,13 +242,12 @@ class Server:
         finally:
             self._live.discard(connection)
             self.waiting.pop(connection, None)
+            self._room.unpark()
 
     def _make_room(self, local: LocalAddress) -> bool:
-        """Whether there is room for one more; close those for it that have been without a request for longest."""
+        """Whether there is room for one more; close those for it that have waited for their peer for longest."""
         while len(self._live) >= self.limits.max_connections:
-            # What has come and is not read yet is read in a moment: the connection has a request then, or can go.
-            idle = (each for each in islice(self.waiting, LOOKED_AT) if not each.may_have_request())
-            connection = next(idle, None)
+            connection = self._one_to_close()
             if connection is None:
                 return False
             del self.waiting[connection]
@@ -227,20 +256,28 @@ class Server:
             self._tell_evicted(local)
         return True
 
+    def _one_to_close(self) -> ServerConnection | None:
+        now = trio.current_time()
+        for connection, moment in islice(self.waiting.items(), LOOKED_AT):
+            # What has come and is not read yet is read in a moment: the connection has a request then, or can go.
+            if moment <= now and not connection.may_have_request():
+                return connection
+        return None
+
     def _tell_evicted(self, local: LocalAddress) -> None:
         self._evicted += 1
         now = trio.current_time()
         if now >= self._quiet_until:
             self._quiet_until = now + COMPLAINTS_EVERY
-            most, detail = self.limits.max_connections, "those longest without a request are closed for new ones"
+            most, detail = self.limits.max_connections, "those that wait longest for their peer are closed for new ones"
             _logger.warning("%s has all its %d connections: %s, %d since the start", local, most, detail, self._evicted)
 
     def _turn_away(self, wire: Wire, nursery: trio.Nursery, status: int, detail: str, answer: bytes) -> None:
         self.refused(status, detail)
-        if self._being_turned_away >= TURN_AWAY_AT_ONCE:
+        if self._at_the_door >= TURN_AWAY_AT_ONCE:
             wire.close()
             return
-        self._being_turned_away += 1
+        self._at_the_door += 1
         nursery.start_soon(self._send_away, wire, answer)
 
     async def _send_away(self, wire: Wire, answer: bytes) -> None:
@@ -250,7 +287,7 @@ class Server:
                 await linger(wire)
         finally:
             wire.close()
-            self._being_turned_away -= 1
+            self._at_the_door -= 1
 
 
 def _close(listeners: Sequence[trio.SocketListener]) -> None:

@@ -12,8 +12,10 @@ and body too slow are answered with 408, no room for the body in time with 503, 
 A handler is never disturbed by its client going away, since what it does may already be decided. The room that was
 taken for a body is given back when its request is answered, and not before, since the handler holds it until then.
 
-In `Server.waiting` stands who has no request in hand: from the start or the last answer until a head is complete, and
-while the client is waited for to close. A full server closes those to make room, and never one with a request.
+In `Server.waiting` stands who waits for its peer: from the start or the last answer until a head is complete, while an
+answer is not taken, and while the client is waited for to close. A full server closes those to make room, and never
+one with a request in hand. Requests that came behind another are not in hand until it is answered: before each of them
+all others have a turn, so that no client gets more of the loop by sending many at once.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import logging
 from contextlib import aclosing, suppress
 from enum import Enum, auto
 from functools import partial
-from socket import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_WR, TCP_NODELAY
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_WR, TCP_NODELAY, TCP_NOTSENT_LOWAT
 from typing import TYPE_CHECKING
 
 import trio
@@ -51,6 +53,10 @@ LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 NEEDS_NO_ROOM = HEAD_READ
 """Bytes of a body that may come along with a head, so that they are read before anything can be asked for them."""
+UNSENT = 256 << 10
+"""Bytes that TCP takes and can't send yet. Behind them no answers are made for a client that does not read."""
+STREAM_PATIENCE = 5.0
+"""How long a stream may be stuck before it may be closed to make room: whoever reads along may pause for a moment."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _logger = logging.getLogger(__name__)
@@ -98,10 +104,11 @@ class ServerConnection:
         """Whether something has come that was not read yet, and may be a whole request. Who was already read and is
         still without one does not get out of it by sending more.
         """
-        return self._phase is Phase.IDLE and self._wire.has_unread()
+        return self._phase is Phase.IDLE and not self._parser.started and self._wire.has_unread()
 
     def close(self) -> None:
         """At once, to make room: its task finds out."""
+        self._closed = True
         self._wire.close()
 
     async def run(self) -> None:
@@ -109,6 +116,7 @@ class ServerConnection:
         try:
             if self._wire.socket.family in (AF_INET, AF_INET6):
                 self._wire.socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+                self._wire.socket.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT)
             with self._scope:
                 try:
                     while await self._serve_one():
@@ -133,9 +141,11 @@ class ServerConnection:
         """One request and its answer; whether the connection can carry another."""
         if self._owed is not None and self._parser.started:
             await self._owed.wait()
+        elif self._parser.head is not None:
+            await self._let_others()
         head = await self._receive_head()
-        if head is None or not self._server.waiting.pop(self, False):
-            return False  # it ended; or it was closed to make room while this head waited for the answer before it
+        if head is None or self._server.waiting.pop(self, None) is None:
+            return False  # it ended; or it was closed to make room while this head waited for its turn
         answer: Response | StreamingResponse | bytes | None = self._ask_gate(head)
         if answer is None:
             if not await self._receive_body(head):
@@ -149,13 +159,18 @@ class ServerConnection:
             return False
         keep = head.keep_alive and self._parser.complete and not self._server.stopping
         await self._send(_encode(answer, head, keep))
-        self._server.waiting[self] = True
+        self._server.waits(self)
         if keep and not self._server.stopping:
             self._phase = Phase.IDLE
             return True
         self._enter(Phase.LINGERING, LINGER_SECONDS)
         await linger(self._wire)
         return False
+
+    async def _let_others(self) -> None:
+        """Have their turn: this request came together with the one before."""
+        self._enter(Phase.HEAD, self._limits.head_timeout)
+        await trio.lowlevel.checkpoint()
 
     async def _receive_head(self) -> RequestHead | None:
         parser = self._parser
@@ -180,7 +195,7 @@ class ServerConnection:
             await self._reserve(expected)
         self._enter(Phase.BODY, self._limits.body_timeout)
         if head.expect_continue and not parser.body_started:
-            await self._wire.send_all(_CONTINUE)
+            await self._hand_over(_CONTINUE)
         # Tiny chunks cost time by their number: reading few of them at once lets others have their turn.
         at_once = HEAD_READ if head.chunked else BODY_READ
         while not parser.complete:
@@ -248,7 +263,17 @@ class ServerConnection:
     async def _send(self, data: bytes) -> None:
         # This deadline also serves for the wait for the next request, which saves moving it once more.
         self._enter(Phase.SENDING, self._limits.idle_timeout)
-        await self._wire.send_all(data)
+        await self._hand_over(data)
+
+    async def _hand_over(self, data: bytes, patience: float = 0.0) -> None:
+        """Sends it; while the peer does not take it, it may be closed to make room, after so many seconds."""
+        sent = self._wire.send_at_once(data)
+        if sent < len(data):
+            self._server.waits(self, trio.current_time() + patience)
+            try:
+                await self._wire.send_all(memoryview(data)[sent:])
+            finally:
+                self._server.waiting.pop(self, None)
 
     def _pay(self, given: Response | bytes | Exception) -> None:
         """A pending answer has come."""
@@ -269,15 +294,14 @@ class ServerConnection:
         if self._server.stopping:
             data = with_connection(data, b"close")
         try:
-            sent = self._wire.socket.send(data)
-        except BlockingIOError:
-            sent = 0
+            sent = self._wire.send_at_once(data)
         except OSError:
             sent = len(data)  # the client is gone, which its connection's own task finds out
         self._enter(Phase.SENDING, self._limits.idle_timeout)
         if sent == len(data):
             self._paid()
         else:
+            self._server.waits(self)
             self._server.spawn(partial(self._pay_rest, memoryview(data)[sent:]))
 
     async def _pay_rest(self, rest: memoryview) -> None:
@@ -286,6 +310,7 @@ class ServerConnection:
         except OSError:
             pass
         finally:
+            self._server.waiting.pop(self, None)
             self._paid()
 
     def _paid(self) -> None:
@@ -299,14 +324,14 @@ class ServerConnection:
         else:
             self._phase = Phase.IDLE
             if not self._closed:
-                self._server.waiting[self] = True
+                self._server.waits(self)
 
     async def _stream(self, answer: StreamingResponse, head: RequestHead) -> None:
         """Sends pieces until they end, the client goes away, or the server stops."""
         chunked = head.http_version == "1.1"
         self._enter(Phase.SENDING, self._limits.body_timeout)
         async with aclosing(answer.pieces):
-            await self._wire.send_all(with_connection(answer.encode_head(chunked=chunked), b"close"))
+            await self._hand_over(with_connection(answer.encode_head(chunked=chunked), b"close"))
             if head.method == "HEAD":
                 return
             async with trio.open_nursery() as nursery:
@@ -327,11 +352,14 @@ class ServerConnection:
     async def _send_pieces(self, answer: StreamingResponse, chunked: bool) -> None:
         async for piece in answer.pieces:
             if piece:
-                self._allow(self._limits.body_timeout)
-                await self._wire.send_all(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-                self._deadline.clear()
+                await self._send_piece(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
         if chunked:
-            await self._wire.send_all(b"0\r\n\r\n")
+            await self._send_piece(b"0\r\n\r\n")
+
+    async def _send_piece(self, data: bytes) -> None:
+        self._allow(self._limits.body_timeout)
+        await self._hand_over(data, STREAM_PATIENCE)
+        self._deadline.clear()
 
     async def _watch_for_end(self, streaming: trio.CancelScope) -> None:
         try:
@@ -360,9 +388,9 @@ class ServerConnection:
         headers = RETRY_SOON if refusal.status == 503 else ()
         answer = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
-            await self._wire.send_all(with_connection(answer, b"close"))
+            await self._hand_over(with_connection(answer, b"close"))
             self._phase = Phase.LINGERING
-            self._server.waiting[self] = True
+            self._server.waits(self)
             await linger(self._wire)
 
 

@@ -22,7 +22,16 @@ from holdfast.http.address_limit import AddressLimit
 from holdfast.http.codec import Engine, ResponseParser, best_engine
 from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
 from holdfast.http.deadlines import Deadlines
-from holdfast.http.errors import BadAnswer, ConnectionReset, ExchangeError, ExchangeTimeout, ProxyError, Stage, TlsError
+from holdfast.http.errors import (
+    BadAnswer,
+    ConnectionReset,
+    ExchangeError,
+    ExchangeTimeout,
+    ProxyError,
+    Stage,
+    TlsEnded,
+    TlsError,
+)
 from holdfast.http.familiar import Familiar
 from holdfast.http.message import Headers
 from holdfast.http.pool import Pool
@@ -174,7 +183,7 @@ class Transport:
             self._reused += 1
             try:
                 return await self._use(connection, exchange, deadline, reused=True)
-            except ConnectionReset:
+            except (ConnectionReset, TlsEnded):
                 if exchange.parser is None or exchange.parser.started:
                     raise
                 self._resent += 1

@@ -23,12 +23,13 @@ Data = bytes | bytearray | memoryview
 class Wire:
     """One task may receive and one may send, at a time. `socket` is for looking at it and for its options."""
 
-    __slots__ = ("_ends", "_number", "_reader", "_readiness", "_ready", "socket")
+    __slots__ = ("_in_parts", "_is_unix", "_number", "_reader", "_readiness", "_ready", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self.socket = connected
-        self._ready = self._ends = False
+        self._ready = self._in_parts = False
+        self._is_unix = connected.family == socket.AF_UNIX
         self._reader: trio.lowlevel.Task | None = None
         self._number = connected.fileno()
         self._readiness = readiness()
@@ -55,6 +56,13 @@ class Wire:
             except BlockingIOError:
                 await self._until_writable()
 
+    def send_at_once(self, data: Data) -> int:
+        """Like `send`, but waits for nothing: 0 if none can be sent."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+
     async def send_all(self, data: Data) -> None:
         sent = await self.send(data)
         while sent < len(data):
@@ -68,18 +76,25 @@ class Wire:
             if not self._ready:
                 await self._until_heard()
             try:
-                data = self.socket.recv(size)
+                data = self._take(size) if self._is_unix else self.socket.recv(size)
             except BlockingIOError:
                 self._ready = False
                 continue
-            if len(data) < size and not self._ends:
-                # That was all: the next byte is heard of. An end that came with the last byte would not be again.
+            if len(data) < size and not self._in_parts:
+                # That was all: the next byte is heard of. What one read stops before would not be heard of again.
                 self._ready = False
             return data
 
-    def heard(self, ends: bool) -> None:
+    def _take(self, size: int) -> bytes:
+        """From a Unix socket, where a read also stops behind bytes that descriptors came with. Those are dropped."""
+        data, _, flags, _ = self.socket.recvmsg(size)
+        if flags & socket.MSG_CTRUNC:
+            self._in_parts = True
+        return data
+
+    def heard(self, in_parts: bool) -> None:
         self._ready = True
-        self._ends = self._ends or ends
+        self._in_parts = self._in_parts or in_parts
         if self._reader is not None:
             trio.lowlevel.reschedule(self._reader)
             self._reader = None
