@@ -5,7 +5,7 @@ import json
 import resource
 import socket
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -189,7 +189,9 @@ async def test_with_a_request_in_hand_on_each_connection_the_next_gets_503_and_r
             assert (await client.answer())[0] == 200
 
 
-async def test_a_new_client_waits_for_the_first_that_is_answered(serve, settled):
+@asynccontextmanager
+async def one_in_hand_and_one_at_the_door(serve, settled):
+    """A server for one connection, whose handler is held, and its two clients."""
     held = Held()
     async with serve(held, max_connections=1) as running, running.client() as first:
         await first.send(POST)
@@ -197,24 +199,23 @@ async def test_a_new_client_waits_for_the_first_that_is_answered(serve, settled)
         async with running.client() as second:
             await second.send(POST)
             await settled()
-            held.let_go.set()
-            for client in (first, second):
-                assert (await client.answer())[0] == 200
-            assert await first.rest() == b""
+            yield running.server, held, first, second
+
+
+async def test_a_new_client_waits_for_the_first_that_is_answered(serve, settled):
+    async with one_in_hand_and_one_at_the_door(serve, settled) as (_, held, first, second):
+        held.let_go.set()
+        for client in (first, second):
+            assert (await client.answer())[0] == 200
+        assert await first.rest() == b""
 
 
 async def test_a_new_client_that_waits_is_told_when_the_server_stops(serve, settled):
-    held = Held()
-    async with serve(held, max_connections=1) as running, running.client() as first:
-        await first.send(POST)
-        await until(lambda: held.handling == 1)
-        async with running.client() as second:
-            await second.send(POST)
-            await settled()
-            running.server.stop()
-            held.let_go.set()
-            assert (await first.answer())[0] == 200
-            assert (await second.answer())[0] == 503
+    async with one_in_hand_and_one_at_the_door(serve, settled) as (server, held, first, second):
+        server.stop()
+        held.let_go.set()
+        assert (await first.answer())[0] == 200
+        assert (await second.answer())[0] == 503
 
 
 LARGE = Response(200, [], bytes(32 << 20))
