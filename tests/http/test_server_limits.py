@@ -439,6 +439,7 @@ async def test_closing_to_make_room_is_told_once_in_a_while(serve, caplog, autoj
 
         await come_and_go(5)
         (told,) = caplog.messages
+        assert "127.0.0.1:" in told
         assert "all its 1 connections" in told
         await trio.sleep(COMPLAINTS_EVERY)
         await come_and_go(5)

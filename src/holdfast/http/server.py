@@ -194,7 +194,7 @@ class Server:
                 # Out of descriptors or memory: connections wait in the backlog until some are free again.
                 if error.errno != errno.ECONNABORTED:
                     if trio.current_time() >= quiet_until:
-                        _logger.warning("could not accept a connection on %s: %s", local, error)
+                        _logger.warning("could not accept a connection on %s: %s", _shown(local), error)
                         quiet_until = trio.current_time() + COMPLAINTS_EVERY
                     await trio.sleep(ACCEPT_PAUSE)
                 continue
@@ -270,7 +270,8 @@ class Server:
         if now >= self._quiet_until:
             self._quiet_until = now + COMPLAINTS_EVERY
             most, detail = self.limits.max_connections, "those that wait longest for their peer are closed for new ones"
-            _logger.warning("%s has all its %d connections: %s, %d since the start", local, most, detail, self._evicted)
+            text = "%s has all its %d connections: %s, %d since the start"
+            _logger.warning(text, _shown(local), most, detail, self._evicted)
 
     def _turn_away(self, wire: Wire, nursery: trio.Nursery, status: int, detail: str, answer: bytes) -> None:
         self.refused(status, detail)
@@ -288,6 +289,13 @@ class Server:
         finally:
             wire.close()
             self._at_the_door -= 1
+
+
+def _shown(local: LocalAddress) -> str:
+    if isinstance(local, str):
+        return local
+    host, port = local
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _close(listeners: Sequence[trio.SocketListener]) -> None:
