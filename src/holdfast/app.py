@@ -21,11 +21,10 @@ import trio
 from holdfast.config import Config, ConfigError
 from holdfast.core.board import attempts_per_address
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
-from holdfast.core.fleet import Role
+from holdfast.core.ownership import Role
 from holdfast.core.tally import Tally
 from holdfast.credentials import Credentials, read_credentials
 from holdfast.delivery.egress import Guard
-from holdfast.delivery.fleet.elsewhere import NoDelivery
 from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.delivery.settling import Telling
@@ -44,6 +43,7 @@ from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
 from holdfast.operate.metrics import Metrics
+from holdfast.operate.owners import OwnersActions
 from holdfast.operate.peers import Admission
 from holdfast.operate.probes import Probes, refuse_body
 from holdfast.operate.routing import Router
@@ -57,6 +57,7 @@ from holdfast.telling import (
     tell_end,
     tell_failure,
     tell_handed_over,
+    tell_jump,
     tell_moved,
     tell_oddities,
     tell_ready,
@@ -67,6 +68,8 @@ from holdfast.watching import Watch
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
 
+LAST_GROUP = 2.0
+"""Seconds after a drain in which a database has to take the last outcomes."""
 KEPT_ALIVE = 50.0
 """Seconds that an idle connection to a receiver is kept: below the 60 s after which many servers close theirs."""
 
@@ -137,8 +140,10 @@ class Gateway:
         self._delivery = self._open_delivery()
         if opened.shared is not None:
             opened.shared.on_away = partial(tell_away, self._news)
+            opened.shared.on_jump = partial(tell_jump, self._news)
         self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role, opened.spool)
-        self._lifecycle.on_draining = self._delivery.dispatcher.step_back
+        if opened.shared is not None:
+            self._lifecycle.on_draining = opened.shared.step_back
         if opened.spool is not None:
             self._listen_to(opened.spool)
         self._notifier = Notifier(os.environ)
@@ -210,10 +215,7 @@ class Gateway:
         spool.on_moved = partial(tell_moved, self._news)
         spool.ledger.on_broken, spool.ledger.on_failed = self._store.on_broken, tell_failure
 
-    def _open_delivery(self) -> Delivery | NoDelivery:
-        shared = self._opened.shared
-        if shared is not None and not self._role.delivers:
-            return NoDelivery(shared, self._clock, self._tally, self._news)
+    def _open_delivery(self) -> Delivery:
         return Delivery(
             self._config,
             self._store,
@@ -224,7 +226,7 @@ class Gateway:
             self._news,
             self._tally,
             self._credentials.route_keys,
-            shared=shared is not None,
+            shared=self._opened.shared,
         )
 
     async def _deliver(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -242,7 +244,7 @@ class Gateway:
         insight = Insight(self._store, dispatcher, self._lifecycle, self._clock, self._news, *rules)
         probes = Probes(insight, self._metrics(insight))
         status = StatusListener(insight, probes, _status_names(config))
-        actions = Actions(insight, dispatcher, self._store, self._clock, self._tally, self._news)
+        actions = self._actions(insight)
         control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._store, self._news, self._reload)
         control.drain_timeout = config.drain.timeout / 1000
         self._insight, self._status, self._control = insight, status, control
@@ -253,6 +255,14 @@ class Gateway:
             self._servers["probe"] = Server(Router(probes.routes), LOCAL_LIMITS, gate=refuse_body)
         for name, server in self._servers.items():
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
+
+    def _actions(self, insight: Insight) -> Actions:
+        parts = (insight, self._delivery.dispatcher, self._store, self._clock, self._tally, self._news)
+        if self._opened.shared is None:
+            return Actions(*parts)
+        actions = OwnersActions(*parts)
+        actions.share(self._opened.shared)
+        return actions
 
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, the disk failed, or the ingest process died."""
@@ -378,6 +388,8 @@ class Gateway:
         event(_logger, logging.INFO, "draining", in_flight=in_flight, timeout=drain.timeout / 1000)
         self._notifier.stopping(drain.timeout / 1000)
         self._drain_ends = trio.current_time() + drain.timeout / 1000
+        if self._opened.shared is not None:
+            self._opened.shared.end_by(self._drain_ends + LAST_GROUP)
         with trio.move_on_at(self._drain_ends - drain.handoff_time / 1000):
             await trio.sleep(drain.linger / 1000)
             if self._opened.spool is not None:

@@ -2,14 +2,13 @@
 
 Within a run, time is the wall clock at start plus the boot-time clock since, which counts suspend: jumps of the wall
 clock are not followed. At start a wall clock behind the last stored time continues from the stored one; one ahead is
-believed. Replicas that share a database go by that one's clock instead.
+believed. Replicas that share a database have its time, by the same rules: see SharedClock.
 
 So this time may be off the wall clock, and outsiders know only that one: what they judge by their clock (the timestamp
 of a signature), and what they say by it (the date of a Retry-After), goes by `wall`. Nothing else does.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,8 +18,12 @@ LONGEST_SLEEP = 60_000
 """trio's clock stands still while a machine is suspended: nobody sleeps longer without looking at the time."""
 
 
-ANSWERS_KEPT = 10
-"""Of a database that was asked for its time, so that one that took long does not count."""
+JUMP = 1_000
+"""Milliseconds by which the shared time has to be off what was expected to count as a jump."""
+SETTLED_AFTER = 5_000
+"""Milliseconds in which a replica that joins takes whatever the shared time is."""
+TAKEN_AFTER = 60_000
+"""Milliseconds after which a replica takes a shared time that stays off its own: the others all go by it."""
 
 
 OFF = 2_000
@@ -36,6 +39,9 @@ class Clock(Protocol):
 
     def wall(self) -> int:
         """What this machine's wall clock says, right or wrong."""
+
+    def uptime(self) -> int:
+        """Milliseconds on a clock that nobody sets, and that counts suspend: for durations."""
 
     def deadline(self, moment: int) -> float:
         """The moment in trio's time, or something earlier: whoever waits for it looks at the time again."""
@@ -65,25 +71,51 @@ class BootClock:
     def wall(self) -> int:
         return self._wall()
 
+    def uptime(self) -> int:
+        return self._boot()
+
     def deadline(self, moment: int) -> float:
         return trio.current_time() + min(moment - self.now(), LONGEST_SLEEP) / 1000
 
 
 class SharedClock(BootClock):
-    """The time of a database that replicas share: this machine's boot-time clock, set by what the database says.
+    """The time that replicas share, told by their database: this machine's boot-time clock, set by its answers.
 
-    It never goes back: where it is found to be ahead it stands still.
+    Until the first answer it is this machine's own time. Answers about as expected adjust it, and it does not go back
+    by that: where it is ahead it stands still. A jump is not followed: the replica that keeps the shared time puts that
+    right. A replica that has just joined takes the shared time as it is, and so does one that stays apart from it.
     """
 
     def __init__(self, wall: Callable[[], int] = _wall_time, boot: Callable[[], int] = _boot_time) -> None:
         super().__init__(0, wall, boot)
-        self._heard: deque[int] = deque(maxlen=ANSWERS_KEPT)
         self._latest = 0
+        self._settles_at = 0
+        self._apart_since: int | None = None
 
-    def follow(self, moment: int) -> None:
-        """The database said what time it was. An answer comes late, never early: of some the latest is the best."""
-        self._heard.append(moment - self._boot())
-        self.booted_at = max(self._heard)
+    def follow(self, moment: int, asked_at: int | None = None) -> int:
+        """The shared time was `moment` at some point between the question, by `uptime`, and now; without a question
+        this replica joins. Returns by how many milliseconds that has jumped ahead of this time; 0 if it has not, or if
+        it is taken as it is.
+        """
+        heard_at = self._boot()
+        earliest = moment - heard_at
+        if asked_at is None:
+            self._settles_at = heard_at + SETTLED_AFTER
+            asked_at = heard_at
+        ahead = min(max(self.booted_at, earliest), moment - asked_at) - self.booted_at
+        if abs(ahead) < JUMP:
+            self.booted_at += ahead
+        elif heard_at < self._settles_at or heard_at - (self._apart_since or heard_at) >= TAKEN_AFTER:
+            self._set(earliest)
+        else:
+            self._apart_since = self._apart_since or heard_at
+            return ahead
+        self._apart_since = None
+        return 0
+
+    def _set(self, booted_at: int) -> None:
+        """Also back."""
+        self.booted_at, self._latest = booted_at, 0
 
     def now(self) -> int:
         self._latest = max(self._latest, super().now())
@@ -112,6 +144,9 @@ class TrioClock:
     def wall(self) -> int:
         return self.now()
 
+    def uptime(self) -> int:
+        return self.now()
+
     def deadline(self, moment: int) -> float:
         return (moment - self._offset) / 1000
 
@@ -126,6 +161,8 @@ def is_off(offset: int) -> bool:
 
 
 async def sleep_until(clock: Clock, moment: int) -> None:
+    """No longer than the moment is away now, even if the time is set back meanwhile."""
+    ends = clock.uptime() + moment - clock.now()
     # Not a poll: the clock may shorten a sleep, and then the rest of it is slept.
-    while clock.now() < moment:  # noqa: ASYNC110
+    while clock.now() < moment and clock.uptime() < ends:  # noqa: ASYNC110
         await trio.sleep_until(clock.deadline(moment))

@@ -10,7 +10,7 @@ import trio
 
 from holdfast.clock import OFF, Clock, is_off, offset
 from holdfast.core.errors import CommitFailed
-from holdfast.core.fleet import Role
+from holdfast.core.ownership import Role
 from holdfast.core.tally import Tally
 from holdfast.store.ledger import Ledger
 from holdfast.store.port import Shelve

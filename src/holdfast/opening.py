@@ -18,9 +18,10 @@ from holdfast.chance import RandomBits
 from holdfast.clock import BootClock, SharedClock
 from holdfast.config import Config, DatabaseUrl
 from holdfast.core.errors import CommitFailed, StoreAway
-from holdfast.core.fleet import Role
+from holdfast.core.ownership import Role
 from holdfast.delivery.service import circuit_rules, retry_rules
 from holdfast.lifecycle import Keeping
+from holdfast.operate.owners import Owners
 from holdfast.store.folder import make_folder, take_folder
 from holdfast.store.ledger import Ledger, last_time
 from holdfast.store.lmdb import LmdbEngine
@@ -54,10 +55,19 @@ class KeptStore(Store, Kept, Protocol):
     pass
 
 
-class KeptSharedStore(SharedStore, Kept, Protocol):
-    """`on_away` is told when the database went away, and why; by None when it is back."""
+class KeptSharedStore(SharedStore, Owners, Kept, Protocol):
+    """`on_away` is told when the database went away, and why; by None when it is back. `on_jump` is told by how many
+    milliseconds its clock has jumped ahead.
+    """
 
     on_away: Callable[[StoreAway | None], None]
+    on_jump: Callable[[int], None]
+
+    def end_by(self, moment: float) -> None:
+        """Wait for nothing after this moment, by trio's time."""
+
+    def step_back(self, steps_back: bool) -> None:
+        """Have others deliver while this process drains, or take part again."""
 
 
 @dataclass(frozen=True, slots=True)

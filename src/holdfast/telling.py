@@ -15,8 +15,8 @@ from holdfast.clock import is_off
 from holdfast.config import Address, Config, is_loopback
 from holdfast.config.hosts import DENIED_BY_NAME, names_among
 from holdfast.core.errors import CommitFailed, StoreAway
-from holdfast.core.fleet import Role
 from holdfast.core.message import masked_lane
+from holdfast.core.ownership import Role
 from holdfast.credentials import Credentials
 from holdfast.delivery.handoff import HandedOver
 from holdfast.delivery.signing import STRONG
@@ -90,6 +90,12 @@ def tell_clock(news: News, offset: int) -> None:
         news.tell(logging.WARNING, "clock_off", offset=offset / 1000, detail=detail)
     else:
         news.tell(logging.INFO, "clock_right", offset=offset / 1000)
+
+
+def tell_jump(news: News, ahead: int) -> None:
+    """The database's clock has jumped."""
+    detail = "seconds that the database's clock has jumped ahead; holdfast's own time goes on as before"
+    news.tell(logging.WARNING, "clock_jumped", jump=ahead / 1000, detail=detail)
 
 
 def tell_failure(error: CommitFailed) -> None:

@@ -4,96 +4,107 @@ of it, nor are the whole pages that are written after a checkpoint.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from secrets import randbits
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import trio
 
 from bench.database import Database
-from bench.fill import message
+from bench.fill import lane, message, settings
 from bench.fill_postgres import terms_of_now
+from holdfast.core.circuit import CircuitState
 from holdfast.core.message import Attempt, Entry, Fault, Kind, Message, Place, Standing, next_id
+from holdfast.core.ownership import LEASE, SHARDS, shard_of
 from holdfast.core.schedule import RetryAt
-from holdfast.store.port import Accept, Ask, Deliver, Fail, Operation, Report
-from holdfast.store.postgres import accepting, claiming, outcomes, rows
-from holdfast.store.postgres.connection import Connection, connect
+from holdfast.store.port import Accept, Accepted, Deliver, Fail, Operation
+from holdfast.store.postgres import accepting, outcomes, ownership, rows
+from holdfast.store.postgres.connection import Connection, Line
 from holdfast.store.postgres.contact import make_contact
-from holdfast.store.postgres.terms import Terms
 
 GROUP = 64
 GROUPS = 40
 HOST = "127.0.0.1:9"
+NUMBER = 1
+PATIENCE = 30.0
 
 
 class Ahead(NamedTuple):
-    """Of one message of 1 KiB."""
+    """Of one message of 1 KiB: accepted, delivered at once; or failed before it is delivered."""
 
     accepted: float
-    failed: float
-    claimed: float
     delivered: float
+    failed: float
+    delivered_later: float
 
 
 def write_ahead(database: Database) -> Ahead:
     make_contact(database.url)
-    terms = replace(terms_of_now(), number=1, writer=2)
-    with connect(database.url, "ahead") as connection:
-        life = _Life(connection, terms)
-        return Ahead(*(_measured(database, step) for step in (life.accept, life.fail, life.claim, life.deliver)))
-
-
-def _measured(database: Database, step: Callable[[], None]) -> float:
-    before = database.wal()
-    for _ in range(GROUPS):
-        step()
-    return (database.wal() - before) / (GROUPS * GROUP)
+    life = _Life(database)
+    try:
+        accepted = life.measured(life.accept)
+        delivered = life.measured(life.deliver)
+        life.measured(life.accept)
+        return Ahead(accepted, delivered, life.measured(life.fail), life.measured(life.deliver_later))
+    finally:
+        life.line.close()
 
 
 class _Life:
     """Each step takes what the one before it left, a group at a time."""
 
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        self._connection = connection
-        self._terms = terms
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.line = Line(database.url, "ahead", threaded=False)
+        self._terms = replace(terms_of_now(), number=NUMBER, writer=2 * NUMBER)
+        self._membership, _ = self._do(partial(ownership.join, number=NUMBER, name="ahead", delivers=True, lease=LEASE))
+        self._owned = self._do(partial(ownership.take_free, number=NUMBER, shards=range(SHARDS)))
         self._last = bytes(16)
-        self._lanes: set[str] = set()
         self._room = accepting.Room(is_measured=True)
-        self._accepted: list[list[Entry]] = []
-        self._claimed: list[list[Entry]] = []
+        self._groups: list[list[Entry]] = []
+
+    def measured(self, step: Callable[[], None]) -> float:
+        before = self._database.wal()
+        for _ in range(GROUPS):
+            step()
+        return (self._database.wal() - before) / (GROUPS * GROUP)
 
     def accept(self) -> None:
         messages = [self._message() for _ in range(GROUP)]
-        arrivals = [accepting.Arrival(Accept(each), *rows.encode(each), offered=True) for each in messages]
-        accepting.accept(self._connection, arrivals, self._room, self._lanes, self._terms)
-        self._accepted.append([Entry(each, Place(Standing.ACTIVE, each.born), self._terms.number) for each in messages])
+        arrivals = [accepting.Arrival(Accept(each), *rows.encode(each)) for each in messages]
+        accept = partial(accepting.accept, self.line, arrivals, self._room, self._terms, within=PATIENCE)
+        results, _ = trio.run(accept)
+        assert all(isinstance(result, Accepted) for result in results)
+        self._groups.append([Entry(each, Place(Standing.ACTIVE, each.born)) for each in messages])
+
+    def deliver(self) -> None:
+        attempt = Attempt(1, Kind.FIRST, self._terms.now, 1, status=200)
+        self._record([Deliver(each, attempt, None) for each in self._groups.pop(0)])
 
     def fail(self) -> None:
         """By a fault of this side, so that the circuit stays enabled."""
-        now = self._terms.now
-        attempt = Attempt(1, Kind.FIRST, now, 1, status=500, fault=Fault.HERE)
-        self._record(
-            [Fail(each, attempt, RetryAt(1, now, False), None, _report(attempt)) for each in self._accepted.pop(0)]
-        )
+        now, group = self._terms.now, self._groups.pop(0)
+        attempt, step = Attempt(1, Kind.FIRST, now, 1, status=500, fault=Fault.HERE), RetryAt(1, now, False)
+        of_host = lane(HOST, CircuitState.ENABLED, settings(Path()), now)
+        self._record([Fail(each, attempt, step, of_host) for each in group])
+        place = Place(Standing.RETRY, now, step.due, step.retry, attempt.number)
+        self._groups.append([Entry(each.message, place._replace(born=each.place.born)) for each in group])
 
-    def claim(self) -> None:
-        ask = Ask(HOST, self._terms.now, 0, GROUP, None, self._held())
-        (view,) = claiming.survey(self._connection, [ask], self._terms)
-        assert len(view.due) == GROUP, f"{len(view.due)} were claimed"
-        self._claimed.append(list(view.due))
-
-    def deliver(self) -> None:
+    def deliver_later(self) -> None:
         attempt = Attempt(2, Kind.RETRY, self._terms.now, 1, status=200)
-        self._record([Deliver(each, attempt, None, _report(attempt)) for each in self._claimed.pop(0)])
+        self._record([Deliver(each, attempt, None) for each in self._groups.pop(0)])
 
     def _message(self) -> Message:
         self._last = next_id(self._last, self._terms.now, randbits(80))
         return message(self._last, HOST, self._terms.now)
 
-    def _held(self) -> frozenset[bytes]:
-        return frozenset(each.message.id for group in self._claimed for each in group)
-
     def _record(self, operations: Sequence[Operation]) -> None:
-        for verdict in outcomes.record(self._connection, operations, self._terms):
-            assert not verdict.fenced
+        group = outcomes.prepare(operations, self._membership.run)
+        shards = {shard_of(HOST): self._owned[shard_of(HOST)]}
+        terms = replace(self._terms, writer=2 * NUMBER + 1)
+        self._do(lambda connection: outcomes.write(connection, group, self._membership, shards, terms))
+        self._membership.writes += 1
 
-
-def _report(attempt: Attempt) -> Report:
-    return Report(0, attempt.at, attempt.at + attempt.duration, False, attempt.fault, 0)
+    def _do(self, work: Callable[[Connection], Any]) -> Any:
+        return trio.run(partial(self.line.run, work, within=PATIENCE))

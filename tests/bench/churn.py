@@ -19,7 +19,7 @@ from bench.load import paced
 from bench.measuring import Usage, usage
 from bench.sink import Sink
 from bench.systems import Holdfast, fleet
-from holdfast.store.postgres.claiming import CLAIM_DUE, CLAIM_FRESH
+from holdfast.store.postgres.reads import DUE, FRESH
 
 MINUTE = 60.0
 SETTLED = 20
@@ -28,8 +28,7 @@ second, and is at 20,000.
 """
 FAIL_EVERY = 10
 CONNECTIONS = 16
-CLAIMED = 16
-EVER = 1 << 62
+READ = 16
 KEYS = {
     "retention__delivered": "1m",
     "ingest__idempotency": "1m",
@@ -50,7 +49,7 @@ _ROWS = "SELECT relname, n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE s
 
 @dataclass(frozen=True)
 class Sample:
-    """One minute's end: bytes by table and index, rows by table, and the pages that claims of 16 messages looked at."""
+    """One minute's end: bytes by table and index, rows by table, and the pages that reads of 16 messages looked at."""
 
     sizes: Mapping[str, int]
     live: Mapping[str, int]
@@ -74,24 +73,24 @@ def take(system: Holdfast, database: Database, sink: Sink) -> Sample:
         dict(database.ask(_SIZES)),
         {name: live for name, live, _ in counted},
         {name: dead for name, _, dead in counted},
-        _pages(database, CLAIM_FRESH, 0, sink.host, CLAIMED),
-        _pages(database, CLAIM_DUE, 0, sink.host, EVER, CLAIMED),
+        _pages(database, FRESH, sink.host, 0, b"", [], READ),
+        _pages(database, DUE, sink.host, [], READ),
         sink.count(),
         usage(system),
     )
 
 
-def _pages(database: Database, claim: str, *values: object) -> int:
-    plan = database.explained(claim, *values)["Plan"]
+def _pages(database: Database, read: str, *values: object) -> int:
+    plan = database.explained(read, *values)["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
 def churn(database: Database, sink: Sink, rate: float, minutes: int) -> list[Sample]:
     samples: list[Sample] = []
     bell = threading.Event()
-    print(f"minute  requests      MB  {'live and dead rows of ' + ', '.join(BUSY):64} pages of a claim, fresh and due")
+    print(f"minute  requests      MB  {'live and dead rows of ' + ', '.join(BUSY):64} pages of a read, fresh and due")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
-        with fleet(Path(folder, "fleet"), database, 1, **KEYS) as system:
+        with fleet(Path(folder, "fleet"), database, **KEYS) as system:
             load = pool.submit(paced, system.urls(sink.url), rate, minutes * MINUTE, CONNECTIONS, True)
             for minute in range(1, minutes + 1):
                 bell.wait(MINUTE)

@@ -1,9 +1,9 @@
-"""Fills a database with waiting messages of one host: one as the store writes it, the others made of it by the server.
+"""Fills a database with waiting messages: one of each host as the store writes it, its copies made by the server.
 
 Also what the store itself asks of such a database, for whoever wants to know how long that takes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -12,83 +12,97 @@ from time import perf_counter
 from bench.fill import lane, message, settings
 from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import MessageId
+from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.opening import store_rules
-from holdfast.store.port import Ask
-from holdfast.store.postgres import accepting, claiming, rows, showing, waking
+from holdfast.store.port import ALL_CLASSES, Ask
+from holdfast.store.postgres import lanes, reads, rows, stories
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.contact import make_contact
-from holdfast.store.postgres.counting import FOLDED, Counts
-from holdfast.store.postgres.rows import STATE_NUMBERS, WAITING
+from holdfast.store.postgres.rows import WAITING
+from holdfast.store.postgres.shares import FOLDED, Counts
 from holdfast.store.postgres.terms import Terms
+from holdfast.store.writes import live_record
 
 LANES = 16
-CLAIMED = 16
+READ = 16
 TIMES = 41
+HOSTS_AT_ONCE = 5_000
 
-_COPIES = """INSERT INTO messages (id, lane, standing, born, due, retry, attempts, held, size, record, body)
-    SELECT decode(lpad(to_hex(%(now)s::bigint - %(count)s + n), 12, '0') || lpad(to_hex(n), 20, '0'), 'hex'),
-        %(lane)s, %(standing)s, %(now)s::bigint - %(count)s + n, 0, 0, 0, false, %(size)s, %(record)s, %(body)s
-    FROM generate_series(1, %(count)s::bigint) AS n"""
+_COPIES = f"""INSERT INTO messages (id, lane, standing, born, due, retry, attempts, held, size, shard, record)
+    SELECT decode(lpad(to_hex(%(first)s::bigint + n), 12, '0') || lpad(to_hex(n), 20, '0'), 'hex'),
+        lane, {WAITING}, %(first)s::bigint + n, 0, 0, 0, false, %(size)s, shard, record
+    FROM unnest(%(numbers)s::bigint[], %(lanes)s::text[], %(shards)s::smallint[], %(records)s::bytea[])
+        AS v(number, lane, shard, record),
+        generate_series(0, %(each)s::bigint - 1) AS turn, LATERAL (SELECT turn * %(hosts)s::bigint + number) AS o(n)"""
 
 
-def fill(url: str, count: int, host: str, state: CircuitState) -> None:
-    """`count` messages, accepted a millisecond after one another, for a host whose circuit is in `state`."""
+def fill(url: str, count: int, hosts: Sequence[str], state: CircuitState) -> None:
+    """`count` messages, accepted a millisecond after one another, dealt out to hosts whose circuits are in `state`."""
     make_contact(url)
     terms = terms_of_now()
-    one = message(bytes(16), host, terms.now - count)
-    record, body = rows.encode(one)
-    circuit = lane(host, state, settings(Path()), terms.now).circuit
-    counts = Counts()
-    counts.add(host, host, WAITING, len(one.body), count)
     with connect(url, "fill") as connection:
         connection.execute("SET statement_timeout TO 0")
-        values = {"lane": host, "standing": WAITING, "size": len(one.body), "record": record, "body": body}
-        connection.execute(_COPIES, {**values, "now": terms.now, "count": count})
-        counts.write(connection, FOLDED)
-        accepting.know_lanes(connection, {host: host}, terms)
-        connection.execute(
-            "UPDATE lanes SET state = %s, record = %s WHERE lane = %s",
-            (STATE_NUMBERS[state], rows.encode_circuit(host, host, circuit), host),
-        )
-        waking.review(connection, [host], terms)
-        connection.commit()
+        for start in range(0, len(hosts), HOSTS_AT_ONCE):
+            numbers = range(start, min(start + HOSTS_AT_ONCE, len(hosts)))
+            _fill_some(connection, count, hosts, numbers, terms)
+            _circuits(connection, hosts[start : start + HOSTS_AT_ONCE], state, terms)
+            connection.commit()
         connection.autocommit = True
-        connection.execute("VACUUM (ANALYZE) messages")
-        connection.execute("VACUUM (ANALYZE) lanes")
+        for table in ("messages", "lanes", "counters"):
+            connection.execute(f"VACUUM (ANALYZE) {table}")
+
+
+def _fill_some(connection: Connection, count: int, hosts: Sequence[str], numbers: range, terms: Terms) -> None:
+    names = [hosts[number] for number in numbers]
+    each, first = count // len(hosts), terms.now - count
+    ones = [message(bytes(16), host, first) for host in names]
+    values = {"each": each, "first": first, "hosts": len(hosts), "size": len(ones[0].body), "lanes": names}
+    values |= {"shards": [shard_of(host) for host in names], "records": [rows.encode(one)[0] for one in ones]}
+    connection.execute(_COPIES, values | {"numbers": list(numbers)})
+    counts = Counts()
+    for host in names:
+        counts.add(host, host, WAITING, len(ones[0].body), each)
+    counts.write(connection, FOLDED)
+
+
+def _circuits(connection: Connection, hosts: Sequence[str], state: CircuitState, terms: Terms) -> None:
+    config = settings(Path())
+    coming = [live_record(lane(host, state, config, terms.now), terms.rules.run) for host in hosts]
+    lanes.put_circuits(connection, coming, terms)
+    lanes.review(connection, {host: host for host in hosts}, terms)
 
 
 def terms_of_now() -> Terms:
     config, now = settings(Path()), BootClock().now()
-    return Terms(store_rules(config, now), 0, 0, now, now, False, config.store.max_size)
+    return Terms(store_rules(config, now), 0, 0, now, config.store.max_size)
 
 
 def questions(url: str, host: str) -> Mapping[str, float]:
-    """Seconds, medians: a claim of the host's next messages, the agenda, and what `/status` asks; without the fsync of
-    a commit.
-    """
+    """Seconds, medians: a read of the host's next messages, the agenda, and what `/status` asks."""
     terms = terms_of_now()
+    agenda = partial(
+        reads.agenda, shards=range(SHARDS), now=terms.now, limit=LANES, skip=(), classes=ALL_CLASSES, since=0
+    )
     with connect(url, "questions") as connection:
-        connection.execute("SET synchronous_commit TO off")
-        connection.commit()
         return {
-            "claim": median(_claims(connection, host, terms)),
-            "agenda": median(_timed(connection, partial(claiming.agenda, now=terms.now, limit=LANES, skip=()))),
-            "status": median(_timed(connection, partial(showing.statistics, terms=terms, path=""))),
+            "read": median(_reads(connection, host, terms)),
+            "agenda": median(_timed(connection, agenda)),
+            "status": median(_timed(connection, partial(stories.statistics, terms=terms, path=""))),
         }
 
 
-def _claims(connection: Connection, host: str, terms: Terms) -> list[float]:
-    """Of the next ones each time; in the end all are given back."""
-    taken, skip = [], frozenset[MessageId]()
+def _reads(connection: Connection, host: str, terms: Terms) -> list[float]:
+    """Of the next ones each time."""
+    taken, read_to = [], b""
     for _ in range(TIMES):
+        ask = Ask(host, terms.now, READ, READ, None, frozenset(), read_to)
         began = perf_counter()
-        (view,) = claiming.survey(connection, [Ask(host, terms.now, CLAIMED, CLAIMED, None, skip)], terms)
+        (view,) = reads.survey(connection, [ask], range(SHARDS))
         taken.append(perf_counter() - began)
-        assert len(view.fresh) == CLAIMED, f"{len(view.fresh)} claimed"
-        skip |= {entry.message.id for entry in view.fresh}
-    connection.execute("UPDATE messages SET owner = NULL WHERE owner = %s", (terms.number,))
-    connection.commit()
+        connection.rollback()
+        assert len(view.fresh) == READ, f"{len(view.fresh)} read"
+        last = view.fresh[-1]
+        read_to = last.place.born.to_bytes(8, "big") + last.message.id
     return taken
 
 

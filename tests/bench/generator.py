@@ -14,7 +14,11 @@ import secrets
 import select
 import socket
 from collections import deque
+from collections.abc import Sequence
+from itertools import cycle
 from time import perf_counter
+
+from bench.sink import loopback
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 SEND_BUFFER = 1 << 20
@@ -37,9 +41,10 @@ class Client:
         self._got = b""
         self.since = 0.0
 
-    def send(self, since: float) -> None:
+    def send(self, since: float, request: bytes = b"") -> None:
+        """The request that it was made with, or another one."""
         self.since = since
-        request = self._request
+        request = request or self._request
         self.socket.sendall(request.replace(KEY, secrets.token_hex(16).encode(), 1) if KEY in request else request)
 
     def receive(self) -> int:
@@ -60,14 +65,17 @@ class Client:
 
 
 class Generator:
-    def __init__(self, address: tuple[str, int], request: bytes, connections: int) -> None:
+    """The requests take turns."""
+
+    def __init__(self, address: tuple[str, int], requests: Sequence[bytes], connections: int) -> None:
+        self._requests = cycle(requests)
         self._poll = select.epoll()
         self._free: deque[Client] = deque()
         self._clients: dict[int, Client] = {}
         self.microseconds: list[int] = []
         self.refused = 0
         for _ in range(connections):
-            client = Client(address, request)
+            client = Client(address, requests[0])
             self._clients[client.socket.fileno()] = client
             self._poll.register(client.socket, select.EPOLLIN)
             self._free.append(client)
@@ -76,7 +84,7 @@ class Generator:
         """One webhook on each connection, not counted: a connection that never spoke is soon closed."""
         total = len(self._free)
         while self._free:
-            self._free.popleft().send(perf_counter())
+            self._free.popleft().send(perf_counter(), next(self._requests))
         while len(self._free) < total:
             self._answers(1.0)
         self.microseconds.clear()
@@ -85,7 +93,7 @@ class Generator:
         began = perf_counter()
         while (now := perf_counter()) < began + seconds:
             while self._free:
-                self._free.popleft().send(now)
+                self._free.popleft().send(now, next(self._requests))
             self._answers(1.0)
         return perf_counter() - began
 
@@ -95,7 +103,7 @@ class Generator:
         while len(self.microseconds) + self.refused < total and perf_counter() < began + seconds + GRACE:
             now = perf_counter()
             while sent < total and self._free and began + sent / rate <= now:
-                self._free.popleft().send(began + sent / rate)
+                self._free.popleft().send(began + sent / rate, next(self._requests))
                 sent += 1
             next_due = began + sent / rate - now if sent < total and self._free else 1.0
             self._answers(max(0.0, next_due))
@@ -139,9 +147,13 @@ def main() -> None:
     options.add_argument("--rate", type=float, default=0.0, help="webhooks a second; 0: as many as are answered")
     options.add_argument("--greet", action="store_true", help="post once on each connection first, and say so")
     options.add_argument("--keys", action="store_true", help="each webhook with an idempotency key of its own")
+    options.add_argument("--spread", type=int, default=1, help="hosts of the sink that take turns")
     given = options.parse_args()
     host, _, port = given.address.rpartition(":")
-    posted = request(given.address, given.path, given.size, given.keys)
+    paths = [given.path.replace("127.0.0.1", loopback(number)) for number in range(given.spread)]
+    posted = [
+        request(given.address, path, given.size, given.keys) for path in (paths if given.spread > 1 else [given.path])
+    ]
     generator = Generator((host, int(port)), posted, given.connections)
     if given.greet:
         generator.greet()

@@ -35,22 +35,33 @@ class Load(NamedTuple):
 
 
 def closed(
-    urls: Sequence[str], seconds: float, size: int = SIZE, connections: int = CONNECTIONS, own_heads: bool = False
+    urls: Sequence[str],
+    seconds: float,
+    size: int = SIZE,
+    connections: int = CONNECTIONS,
+    own_heads: bool = False,
+    spread: int = 1,
 ) -> Load:
     """Every connection posts as soon as it is answered; with `own_heads` no two requests have the same head. Several
-    URLs, which differ by their addresses alone, share the connections.
+    URLs, which differ by their addresses alone, share the connections. `spread`: so many hosts of the sink take turns.
     """
     if WRK:
-        return _wrk(urls, seconds, size, connections, own_heads)
+        return _wrk(urls, seconds, size, connections, own_heads, spread)
     assert not own_heads, "only wrk gives every request a head of its own"
-    return _own(urls, seconds, size, connections)
+    return _own(urls, seconds, size, connections, spread)
 
 
 def paced(
-    urls: Sequence[str], rate: float, seconds: float, connections: int = PACED_CONNECTIONS, keys: bool = False
+    urls: Sequence[str],
+    rate: float,
+    seconds: float,
+    connections: int = PACED_CONNECTIONS,
+    keys: bool = False,
+    spread: int = 1,
 ) -> Load:
     """So many webhooks a second, whether or not the answers keep up; with `keys` each has an idempotency key."""
     flags, share = ["--keys"] if keys else [], len(urls)
+    flags.append(f"--spread={spread}")
     return _merge([_generator(url, seconds, SIZE, connections // share, rate / share, *flags) for url in urls])
 
 
@@ -67,18 +78,18 @@ def alongside(url: str, rate: float, connections: int) -> Iterator[None]:
         end(process)
 
 
-def _wrk(urls: Sequence[str], seconds: float, size: int, connections: int, own_heads: bool) -> Load:
+def _wrk(urls: Sequence[str], seconds: float, size: int, connections: int, own_heads: bool, spread: int) -> Load:
     command = [WRK or "wrk", f"-t{len(urls)}", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
     command += ["--latency", "-s", str(Path(__file__).with_name("post.lua")), urls[0]]
     settings = {"BODY": str(size), "ADDRESSES": ",".join(urlsplit(url).netloc for url in urls)}
-    settings |= {"OWN_HEADS": "1"} if own_heads else {}
+    settings |= {"SPREAD": str(spread)} | ({"OWN_HEADS": "1"} if own_heads else {})
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
     return Load(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _own(urls: Sequence[str], seconds: float, size: int, connections: int) -> Load:
-    share = connections // OWN_PROCESSES
-    return _merge([_generator(urls[each % len(urls)], seconds, size, share, 0) for each in range(OWN_PROCESSES)])
+def _own(urls: Sequence[str], seconds: float, size: int, connections: int, spread: int) -> Load:
+    share, flag = connections // OWN_PROCESSES, f"--spread={spread}"
+    return _merge([_generator(urls[each % len(urls)], seconds, size, share, 0, flag) for each in range(OWN_PROCESSES)])
 
 
 def _generator(

@@ -60,14 +60,15 @@ def saturate(
     connections: int = CONNECTIONS,
     own_heads: bool = False,
     target: str | None = None,
+    spread: int = 1,
 ) -> Run:
     """As much as it takes on so many connections, until the last one that was acknowledged is at the sink; or to a
-    `target` that nothing is delivered to.
+    `target` that nothing is delivered to. `spread`: to so many hosts of the sink.
     """
 
     def post(for_seconds: float) -> tuple[Load, float]:
         delivered = sink.count()
-        load = checked(closed(system.urls(target or sink.url), for_seconds, size, connections, own_heads))
+        load = checked(closed(system.urls(target or sink.url), for_seconds, size, connections, own_heads, spread))
         answered = perf_counter()
         if target is None:
             wait_for_count(sink, delivered + load.acked)

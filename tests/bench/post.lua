@@ -20,12 +20,26 @@ function init(arguments)
   wrk.headers["Host"] = authority
 end
 
+-- Hosts of the sink take turns, by the same addresses as in sink.py.
+local spread = tonumber(os.getenv("SPREAD") or "1")
+local function loopback(number)
+  local upper, lower = math.floor(number / 250), number % 250
+  return string.format("127.%d.%d.%d", 1 + math.floor(upper / 250), upper % 250, 1 + lower)
+end
+
 -- Every request with a head of its own, as with a trace or an idempotency key in it.
-if os.getenv("OWN_HEADS") then
-  local sent = 0
+local own_heads = os.getenv("OWN_HEADS")
+if own_heads or spread > 1 then
+  local sent, given = 0, nil
   request = function()
     sent = sent + 1
-    wrk.headers["x-request-id"] = string.format("%016x", sent)
+    if own_heads then
+      wrk.headers["x-request-id"] = string.format("%016x", sent)
+    end
+    if spread > 1 then
+      given = given or wrk.path
+      wrk.path = string.gsub(given, "127%.0%.0%.1", loopback(sent % spread), 1)
+    end
     return wrk.format()
   end
 end

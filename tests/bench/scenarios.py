@@ -8,6 +8,7 @@ from bench import scenarios_backlog as backlog
 from bench import scenarios_bounds as bounds
 from bench import scenarios_fleet as fleet
 from bench import scenarios_load as load
+from bench import scenarios_steady as steady
 from bench.figures import Bound, Figure
 from bench.session import Session
 
@@ -55,25 +56,38 @@ SCENARIOS = (
     Scenario("places_hanging", "slowest of 20 beside 1,500 hanging hosts", no_more_than(2_000), bounds.places_hanging),
     Scenario("large_drained", "end to end, 64 KiB, after that drain", at_least(0.7), load.large_drained),
     *(
-        Scenario(f"postgres_{name}{suffix}", f"{what}, {replicas} on PostgreSQL", Bound(), partial(how, replicas=count))
-        for name, what, how in (
-            ("acks", "ack rate, nothing delivered", fleet.acknowledged),
-            ("end_to_end", "end to end, 256 connections", fleet.end_to_end),
-            ("cpu", "CPU per message with the server's", fleet.cpu),
-            ("ack_p99", "ack p99 at half of its saturation", fleet.ack_p99),
+        Scenario(f"postgres_{name}{suffix}", f"{what}, {replicas} on PostgreSQL", bound, partial(how, replicas=count))
+        for name, what, how, bounds_of in (
+            ("acks", "ack rate, nothing delivered", fleet.acknowledged, (Bound(), Bound())),
+            ("end_to_end", "end to end, 256 connections", fleet.end_to_end, (at_least(0.7), at_least(1.0))),
+            ("cpu", "CPU per message with the server's", fleet.cpu, (Bound(), Bound())),
+            ("ack_p99", "ack p99 at half of its saturation", fleet.ack_p99, (Bound(), Bound())),
         )
-        for count, replicas, suffix in ((1, "one replica", ""), (2, "two replicas", "_two"))
+        for bound, (count, replicas, suffix) in zip(
+            bounds_of, ((1, "one replica", ""), (2, "two replicas", "_two")), strict=True
+        )
     ),
+    Scenario(
+        "postgres_steady", "CPU of the replica at 200 a second, PostgreSQL", no_more_than(800), steady.replica_cpu
+    ),
+    Scenario("postgres_steady_database", "... of the server", no_more_than(600), steady.database_cpu),
+    Scenario("postgres_four", "... of all, one takes and four deliver", at_most(1.1), steady.four_cpu),
+    Scenario("postgres_four_database", "... of the server", at_most(1.1), steady.four_database_cpu),
+    Scenario("postgres_four_transactions", "... transactions", Bound(), steady.four_transactions),
     Scenario("postgres_few", "end to end, 32 connections, one replica on PostgreSQL", Bound(), fleet.few_connections),
     Scenario("postgres_backlog", "end to end beside the backlog, PostgreSQL", at_least(0.8), fleet.backlog_rate),
     Scenario("postgres_backlog_acks", "... ack rate", at_least(0.8), fleet.backlog_acks),
     Scenario("postgres_backlog_cpu", "... CPU per message", at_most(1.25), fleet.backlog_cpu),
+    Scenario(
+        "postgres_hosts", "end to end beside a backlog of many hosts, PostgreSQL", at_least(0.8), fleet.hosts_rate
+    ),
+    Scenario("postgres_hosts_cpu", "... CPU per message", at_most(1.25), fleet.hosts_cpu),
     Scenario("postgres_idle", "CPU idle, backlog of one frozen host, PostgreSQL", Bound(), fleet.idle_cpu),
     Scenario(
-        "postgres_claim",
-        "a claim of 16 from the backlog, PostgreSQL",
+        "postgres_read",
+        "a read of 16 from the backlog, PostgreSQL",
         at_most(1.5),
-        partial(fleet.question, name="claim"),
+        partial(fleet.question, name="read"),
     ),
     Scenario("postgres_agenda", "... the agenda", at_most(1.5), partial(fleet.question, name="agenda")),
     Scenario("postgres_status", "... what /status asks", at_most(1.5), partial(fleet.question, name="status")),

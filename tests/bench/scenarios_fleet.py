@@ -2,6 +2,7 @@
 
 CPU is that of the gateways and of the server together. The load has 256 connections: a commit over there takes longer
 than one here, and what comes meanwhile shares the next one. With 32, as the other rows have it, a replica mostly waits.
+It is for 16 hosts, on both stores: a host is one replica's.
 """
 
 import threading
@@ -19,6 +20,7 @@ from bench.measuring import Run, checked, saturate, usage
 from bench.session import Drain, Session
 from bench.stores import FROZEN
 from bench.systems import Holdfast, fleet, holdfast
+from harness import until
 from holdfast.core.circuit import CircuitState
 
 MANY = 256
@@ -29,6 +31,9 @@ SOME = 20_000
 DRAIN_ENOUGH = 60.0
 SETTLE = 3.0
 """Seconds after the start before a gateway counts as idle."""
+ROUNDS = 3
+ROUNDS_BESIDE = 2
+FEW_HOSTS = 10
 
 
 class Measured(NamedTuple):
@@ -89,10 +94,15 @@ def _rounds(session: Session, name: str, measure: Measure, replicas: Sequence[in
     def all_of_them() -> list[Round]:
         return [
             Round(_embedded(session, measure), {count: _fleet(session, count, measure) for count in replicas})
-            for _ in range(session.pairs)
+            for _ in _pairs(session)
         ]
 
     return list(session.once(f"fleet {name}", all_of_them))
+
+
+def _pairs(session: Session, rounds: int = ROUNDS) -> range:
+    """Fewer than elsewhere: each has a database to make."""
+    return range(min(session.pairs, rounds))
 
 
 def _embedded(session: Session, measure: Measure) -> Measured:
@@ -112,24 +122,30 @@ def _fleet(session: Session, replicas: int, measure: Measure) -> Measured:
 
 def _on(session: Session, database: Database, measure: Measure, replicas: int = 1) -> Measured:
     folder = session.stores.new("fleet")
-    with fleet(folder, database, replicas) as system:
+    with fleet(folder, database, ["all"] * replicas) as system:
         measured = measure(system)
     session.stores.drop(folder)
     return measured
 
 
 def _deliver(session: Session, connections: int, system: Holdfast) -> Measured:
-    return Measured(saturate(system, session.sink, session.seconds, connections=connections), None)
+    return Measured(_saturate(session, system, connections), None)
 
 
 def _deliver_and_pace(session: Session, system: Holdfast) -> Measured:
-    run = saturate(system, session.sink, session.seconds, connections=MANY)
-    return Measured(run, checked(paced(system.urls(session.sink.url), run.rate / 2, session.seconds)))
+    run = _saturate(session, system, MANY)
+    urls = system.urls(session.sink.url)
+    return Measured(run, checked(paced(urls, run.rate / 2, session.seconds, spread=session.spread)))
+
+
+def _saturate(session: Session, system: Holdfast, connections: int) -> Run:
+    return saturate(system, session.sink, session.seconds, connections=connections, spread=session.spread)
 
 
 def _enqueue(session: Session, system: Holdfast) -> Measured:
     """Nothing of it is delivered."""
-    system.gateway.call("POST", f"/v1/circuits/{FROZEN}/freeze").raise_for_status()
+    # Who owns the host may not have been heard of yet.
+    until(lambda: system.gateway.call("POST", f"/v1/circuits/{FROZEN}/freeze").is_success)
     target = f"https://{FROZEN}/hook"
     return Measured(saturate(system, session.sink, session.seconds, connections=MANY, target=target), None)
 
@@ -160,31 +176,54 @@ def _details(runs: Sequence[Run]) -> dict[str, float]:
 # -- much waits --------------------------------------------------------------------------------------------------------
 
 
-def beside_backlog(session: Session, unit: str, figure: Callable[[Run], float]) -> Figure:
-    """Load to the sink while others wait for a frozen host."""
-
-    def measure() -> list[tuple[Run, Run]]:
-        counts, load = (session.backlog, FEW), partial(_deliver, session, MANY)
-        return [
-            (_on(session, _frozen(session, counts[0]), load).run, _on(session, _frozen(session, counts[1]), load).run)
-            for _ in range(session.pairs)
-        ]
-
-    found = list(session.once("fleet beside backlog", measure))
-    many, few = [one for one, _ in found], [one for _, one in found]
-    return Figure(unit, [figure(run) for run in many], [figure(run) for run in few], _waiting(FEW), _details(many))
-
-
 def backlog_rate(session: Session) -> Figure:
-    return beside_backlog(session, "msg/s", lambda run: run.rate)
+    return _beside_backlog(session, "msg/s", lambda run: run.rate)
 
 
 def backlog_acks(session: Session) -> Figure:
-    return beside_backlog(session, "msg/s", lambda run: run.ack_rate)
+    return _beside_backlog(session, "msg/s", lambda run: run.ack_rate)
 
 
 def backlog_cpu(session: Session) -> Figure:
-    return beside_backlog(session, "us/msg", lambda run: run.cpu * 1e6)
+    return _beside_backlog(session, "us/msg", lambda run: run.cpu * 1e6)
+
+
+def hosts_rate(session: Session) -> Figure:
+    return _beside_hosts(session, "msg/s", lambda run: run.rate)
+
+
+def hosts_cpu(session: Session) -> Figure:
+    return _beside_hosts(session, "us/msg", lambda run: run.cpu * 1e6)
+
+
+def _beside_backlog(session: Session, unit: str, figure: Callable[[Run], float]) -> Figure:
+    """Load to the sink while others wait for a frozen host."""
+    many, few = partial(_frozen, session, session.backlog), partial(_frozen, session, FEW)
+    return _beside(session, "backlog", many, few, _waiting(FEW), unit, figure)
+
+
+def _beside_hosts(session: Session, unit: str, figure: Callable[[Run], float]) -> Figure:
+    """The same while as many wait for very many frozen hosts, and for few."""
+    many, few = partial(_frozen_hosts, session, session.hosts), partial(_frozen_hosts, session, FEW_HOSTS)
+    return _beside(session, "hosts", many, few, f"{FEW_HOSTS} hosts", unit, figure)
+
+
+def _beside(
+    session: Session,
+    name: str,
+    many: Callable[[], Database],
+    few: Callable[[], Database],
+    against: str,
+    unit: str,
+    figure: Callable[[Run], float],
+) -> Figure:
+    def measure() -> list[tuple[Run, Run]]:
+        load = partial(_deliver, session, MANY)
+        return [(_on(session, many(), load).run, _on(session, few(), load).run) for _ in _pairs(session, ROUNDS_BESIDE)]
+
+    found = list(session.once(f"fleet beside {name}", measure))
+    ours, other = [one for one, _ in found], [one for _, one in found]
+    return Figure(unit, [figure(run) for run in ours], [figure(run) for run in other], against, _details(ours))
 
 
 def question(session: Session, name: str) -> Figure:
@@ -193,7 +232,7 @@ def question(session: Session, name: str) -> Figure:
     def measure() -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
         many, few = _for_sink(session, session.backlog), _for_sink(session, FEW)
         host = session.sink.host
-        return [(questions(many.url, host), questions(few.url, host)) for _ in range(session.pairs)]
+        return [(questions(many.url, host), questions(few.url, host)) for _ in _pairs(session)]
 
     found = session.once("fleet questions", measure)
     ours, other = [many[name] * 1e3 for many, _ in found], [few[name] * 1e3 for _, few in found]
@@ -239,20 +278,25 @@ def _waiting(count: int) -> str:
 
 
 def _frozen(session: Session, waiting: int) -> Database:
-    return _filled(session, f"frozen {waiting}", waiting, FROZEN, CircuitState.FROZEN)
+    return _filled(session, f"frozen {waiting}", waiting, [FROZEN], CircuitState.FROZEN)
+
+
+def _frozen_hosts(session: Session, hosts: int) -> Database:
+    names = [f"host{number}.example:443" for number in range(hosts)]
+    return _filled(session, f"frozen hosts {hosts}", session.backlog, names, CircuitState.FROZEN)
 
 
 def _for_sink(session: Session, waiting: int) -> Database:
-    return _filled(session, f"enabled {waiting}", waiting, session.sink.host, CircuitState.ENABLED)
+    return _filled(session, f"enabled {waiting}", waiting, [session.sink.host], CircuitState.ENABLED)
 
 
-def _filled(session: Session, name: str, waiting: int, host: str, state: CircuitState) -> Database:
-    return session.databases.filled(name, lambda url: fill(url, waiting, host, state))
+def _filled(session: Session, name: str, waiting: int, hosts: Sequence[str], state: CircuitState) -> Database:
+    return session.databases.filled(name, lambda url: fill(url, waiting, hosts, state))
 
 
 def _drain(session: Session, waiting: int) -> Drain:
     database, before, folder = _for_sink(session, waiting), session.sink.count(), session.stores.new("fleet")
-    with fleet(folder, database, 1) as system:
+    with fleet(folder, database) as system:
         drain = session.draining(system, before, waiting, DRAIN_ENOUGH)
         system.gateway.kill()
     return drain
@@ -262,7 +306,7 @@ def _idle(session: Session, database: Database) -> float:
     """What the load before it left is cleared away first."""
     database.do("VACUUM")
     bell, seconds = threading.Event(), session.seconds * 2
-    with fleet(session.stores.new("fleet"), database, 1) as system:
+    with fleet(session.stores.new("fleet"), database) as system:
         bell.wait(SETTLE)
         before = usage(system)
         bell.wait(seconds)

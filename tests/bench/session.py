@@ -18,6 +18,8 @@ from bench.sink import Sink
 from bench.stores import Stores, one_enabled, one_frozen
 from bench.systems import System, holdfast, yardstick
 
+SPREAD = 16
+"""Hosts that the load of a fleet is for: a replica owns some of them."""
 ENOUGH = 400.0
 """Seconds after which a drain that goes on is measured by what it did so far."""
 
@@ -56,6 +58,11 @@ class Session:
     hosts: int
     _known: dict[str, Any] = field(default_factory=dict)
     _failed: dict[str, Exception] = field(default_factory=dict)
+
+    @property
+    def spread(self) -> int:
+        """How many hosts the sink can be for the load of a fleet."""
+        return SPREAD if self.sink.many_hosts else 1
 
     def once(self, name: str, measure: Callable[[], Any]) -> Any:
         """What failed fails again at once for whoever else wants it."""

@@ -42,6 +42,12 @@ FILES = 16_384
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
+def loopback(number: int) -> str:
+    """The address of one of many hosts. The first ones are left out: other things are likely to be there."""
+    upper, lower = divmod(number, 250)
+    return f"127.{1 + upper // 250}.{upper % 250}.{1 + lower}"
+
+
 class Sink:
     """`count` is how many requests came so far. Only the own one fails, every so many of them; 0: none."""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import trio
 
 from bench.fill import fill, settings
+from bench.sink import loopback
 from holdfast.core.circuit import CircuitState
 
 FROZEN = "frozen.example:443"
@@ -46,13 +47,7 @@ def one_enabled(count: int, host: str) -> list[Filling]:
 
 def many_enabled(count: int, hosts: int, port: int) -> list[Filling]:
     """Every host is another address of loopback."""
-    return [Filling(count, [loopback(number, port) for number in range(hosts)], CircuitState.ENABLED)]
-
-
-def loopback(number: int, port: int) -> str:
-    """The first ones are left out: other things are likely to be there."""
-    upper, lower = divmod(number, 250)
-    return f"127.{1 + upper // 250}.{upper % 250}.{1 + lower}:{port}"
+    return [Filling(count, [f"{loopback(number)}:{port}" for number in range(hosts)], CircuitState.ENABLED)]
 
 
 class Stores:

@@ -16,7 +16,7 @@ import forking
 from bench.database import Database
 from bench.processes import end, python
 from bench.yardstick import IN_FLIGHT
-from harness import Gateway, start
+from harness import Gateway, start, until
 
 SETTINGS = {
     "store__max_size": "16GiB",
@@ -64,7 +64,7 @@ class Yardstick:
 
 
 class Holdfast:
-    """One gateway, or replicas on one database, each of which gets the same."""
+    """One gateway, or replicas on one database; each that takes webhooks gets the same."""
 
     name = "holdfast"
 
@@ -75,7 +75,7 @@ class Holdfast:
         self._gateways = gateways
 
     def urls(self, target: str) -> list[str]:
-        return [f"http://{gateway.ingest}/{target}" for gateway in self._gateways]
+        return [f"http://{gateway.ingest}/{target}" for gateway in self._gateways if gateway.ingest]
 
     def groups(self) -> Groups:
         each = [_groups_of(gateway) for gateway in self._gateways]
@@ -113,12 +113,17 @@ def holdfast(folder: Path, **keys: object) -> Iterator[Holdfast]:
 
 
 @contextmanager
-def fleet(folder: Path, database: Database, replicas: int, **keys: object) -> Iterator[Holdfast]:
+def fleet(folder: Path, database: Database, roles: Sequence[str] = ("all",), **keys: object) -> Iterator[Holdfast]:
+    """A replica of each role, once those that deliver share the hosts."""
     folder.mkdir(parents=True)
     gateways: list[Gateway] = []
+    keys = SETTINGS | {"store__url": database.url} | keys
     try:
-        for number in range(replicas):
-            gateways.append(start(folder / f"replica{number}", store__url=database.url, **SETTINGS | keys))
+        with forking.executing():
+            for number, role in enumerate(roles):
+                gateways.append(start(folder / f"replica{number}", None, "--role", role, **keys))
+        owners = len([role for role in roles if role != "ingest"])
+        until(lambda: database.ask("SELECT count(DISTINCT owner) FROM shards") == [(owners,)])
         yield Holdfast(gateways, database)
     finally:
         for gateway in gateways:

@@ -13,9 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import load
+from bench.ahead import write_ahead
 from bench.costs import Cost, draw
+from bench.database import Database
 from bench.figures import Bound, Figure
-from bench.fill_postgres import fill, questions
+from bench.fill import BODY
+from bench.fill_postgres import fill, questions, terms_of_now
 from bench.generator import Client, Generator, request
 from bench.processes import cpu_seconds
 from bench.report import document, markdown, table, verdict
@@ -23,6 +26,9 @@ from bench.scenarios import Scenario
 from bench.sink import NGINX, Sink
 from harness import Receiver
 from holdfast.core.circuit import CircuitState
+from holdfast.store.postgres.contact import connected
+from holdfast.store.postgres.fsck import Audit
+from postgres import OwnServer, Server
 
 STALL = 0.4
 
@@ -53,7 +59,7 @@ def stalling() -> Iterator[tuple[str, int]]:
 
 
 def test_a_stall_is_charged_to_everything_that_was_due_meanwhile(stalling: tuple[str, int]) -> None:
-    generator = Generator(stalling, request("gateway", "/", 1), 1)
+    generator = Generator(stalling, [request("gateway", "/", 1)], 1)
     generator.paced(200, 0.6)
     generator.close()
     slow = [latency for latency in generator.microseconds if latency > STALL / 4 * 1e6]
@@ -105,6 +111,13 @@ def test_several_addresses_share_the_load(monkeypatch: pytest.MonkeyPatch, wrk: 
             sink.close()
 
 
+def test_hosts_of_the_sink_take_turns(receiver: Receiver) -> None:
+    told = load.paced([f"{receiver.url}/http://127.0.0.1:9/hook"], 100, 0.1, connections=2, spread=4)
+    assert told.acked == 10
+    hosts = {request.path.split("/")[3] for request in receiver.wait_for(lambda requests: len(requests) == 10)}
+    assert hosts == {"127.1.0.1:9", "127.1.0.2:9", "127.1.0.3:9", "127.1.0.4:9"}
+
+
 def test_a_failing_sink_fails_every_so_many() -> None:
     sink = Sink(None, fail_every=3)
     try:
@@ -142,10 +155,23 @@ def test_what_ended_children_used_is_counted() -> None:
 
 
 def test_a_filled_database_is_one_that_the_store_works_with(database: str) -> None:
-    fill(database, 1_000, "127.0.0.1:9", CircuitState.ENABLED)
-    # Claims what was filled in, and gives it back.
-    assert set(questions(database, "127.0.0.1:9")) == {"claim", "agenda", "status"}
-    assert set(questions(database, "127.0.0.1:9")) == {"claim", "agenda", "status"}
+    fill(database, 1_400, ["127.0.0.1:9", "127.0.0.1:10"], CircuitState.ENABLED)
+    # Reads what was filled in.
+    assert set(questions(database, "127.0.0.1:9")) == {"read", "agenda", "status"}
+    with connected(database) as connection:
+        assert list(Audit(connection, terms_of_now()).run()) == []
+
+
+def test_each_step_of_a_life_writes_ahead(postgres: Server) -> None:
+    if not isinstance(postgres, OwnServer):
+        pytest.skip("what others write is counted too")
+    database = Database(postgres)
+    steps = write_ahead(database)
+    database.drop()
+    # The message itself is written when it is accepted, and anew when it goes to the retries.
+    assert len(BODY) < steps.accepted < 3 * len(BODY)
+    assert len(BODY) < steps.failed < 4 * len(BODY)
+    assert 0 < steps.delivered < len(BODY)
 
 
 @pytest.mark.parametrize(

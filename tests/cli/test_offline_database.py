@@ -50,12 +50,12 @@ def test_a_store_moves_into_a_database_and_out_of_it(
 def test_fsck_tells_what_it_finds_and_mends_what_is_counted(holdfast: Run, moved: Populated, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE holdfast.counters SET first = first + 1 WHERE lane = 'busy:443'")
-        connection.execute("DELETE FROM holdfast.wakes WHERE lane = 'ice:443'")
+        connection.execute("UPDATE holdfast.lanes SET state = 0 WHERE lane = 'ice:443'")
     found = holdfast("fsck")
     assert (found.returncode, found.stderr) == (1, "")
-    share, summary, advice = found.stdout.splitlines()
+    share, circuit, advice = found.stdout.splitlines()
     assert share.startswith("share busy:443: is counted with ")
-    assert summary.startswith("summary ice:443: ")
+    assert circuit.startswith("circuit ice:443: is listed as enabled")
     assert advice == "2 findings; holdfast fsck --repair mends what can be mended"
     mended = holdfast("fsck", "--repair")
     assert mended.returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from cli.conftest import Run
 from holdfast.cli.main import main
 from holdfast.config import Config
-from holdfast.core.fleet import Role
+from holdfast.core.ownership import Role
 
 Captured = pytest.CaptureFixture[str]
 

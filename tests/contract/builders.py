@@ -60,6 +60,8 @@ class HandClock:
     def now(self) -> int:
         return self.at
 
+    uptime = now
+
     async def sleep_until(self, moment: int) -> None:
         raise AssertionError("no store sleeps")
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.message import MessageId, Place, Standing
+from holdfast.core.room import MESSAGE_COST
 from holdfast.core.schedule import expires_at
 from holdfast.store import records
 from holdfast.store.records import stamp, unstamp
-from holdfast.store.room import MESSAGE_COST
 from holdfast.store.tables import Moment, Table
 from holdfast.store.work import StoreRules
 

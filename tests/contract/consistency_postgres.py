@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.budget import class_of
+from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.message import Message, MessageId, Standing
+from holdfast.core.ownership import shard_of
+from holdfast.core.room import MESSAGE_COST
 from holdfast.store import records
-from holdfast.store.room import MESSAGE_COST
+from holdfast.store.port import LaneRecord
 from holdfast.store.work import StoreRules
 
 STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)
@@ -29,7 +32,7 @@ class Row(NamedTuple):
     held: bool
     reason: int | None
     size: int
-    owner: int | None
+    shard: int
     message: Message
 
 
@@ -51,7 +54,7 @@ def check(url: str, rules: StoreRules, now: int) -> None:
     with psycopg.connect(url, options="-c search_path=holdfast") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         rows = _rows(connection)
-        _check_owners(connection, rows)
+        _check_standings(rows)
         _check_leftovers(connection, rows)
         _check_answers(connection)
         _check_counters(connection, rows)
@@ -62,24 +65,21 @@ def check(url: str, rules: StoreRules, now: int) -> None:
 def _rows(connection: psycopg.Connection) -> list[Row]:
     """Every message, and that what its columns say is what its record says."""
     rows = []
-    for id, lane, standing, born, due, held, reason, size, owner, record, body in connection.execute(
-        "SELECT id, lane, standing, born, due, held, reason, size, owner, record, body FROM messages"
+    for id, lane, standing, born, due, held, reason, size, shard, record, body in connection.execute(
+        "SELECT id, lane, standing, born, due, held, reason, size, shard, record, body FROM messages"
     ):
         message, length, apart = records.decode_message(id, record)
         assert (message.lane, length, apart) == (lane, size, body is not None)
         assert body is None or len(body) == size
-        rows.append(Row(id, lane, STANDINGS[standing], born, due, held, reason, size, owner, message))
+        rows.append(Row(id, lane, STANDINGS[standing], born, due, held, reason, size, shard, message))
     return rows
 
 
-def _check_owners(connection: psycopg.Connection, rows: list[Row]) -> None:
-    """Who has a message in memory is alive, and nobody has a dead one; an active one is in somebody's memory."""
-    alive = {number for (number,) in connection.execute("SELECT number FROM replicas")}
-    assert {row.owner for row in rows} - {None} <= alive
+def _check_standings(rows: list[Row]) -> None:
+    """Dead ones have a reason, and what has arrived is found by its owner."""
     for row in rows:
         assert (row.reason is not None) == (row.standing is Standing.DEAD)
-        assert row.owner is None or row.standing is not Standing.DEAD
-        assert row.owner is not None or row.standing is not Standing.ACTIVE
+        assert row.standing is not Standing.ACTIVE or row.shard == shard_of(row.message.host)
 
 
 def _check_leftovers(connection: psycopg.Connection, rows: list[Row]) -> None:
@@ -107,7 +107,8 @@ def _check_counters(connection: psycopg.Connection, rows: list[Row]) -> None:
     expected: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in rows:
         counts = expected[row.message.host, row.lane]
-        counts[{Standing.RETRY: 1, Standing.DEAD: 2}.get(row.standing, 0)] += 1
+        is_late = row.standing is Standing.ACTIVE and row.due
+        counts[1 if is_late else {Standing.RETRY: 1, Standing.DEAD: 2}.get(row.standing, 0)] += 1
         counts[3] += MESSAGE_COST + row.size
     found = connection.execute(
         "SELECT host, lane, sum(first), sum(retry), sum(dead), sum(bytes) FROM counters GROUP BY host, lane"
@@ -116,31 +117,33 @@ def _check_counters(connection: psycopg.Connection, rows: list[Row]) -> None:
     assert counted == expected
 
 
-def _check_lanes(connection: psycopg.Connection, rows: list[Row]) -> dict[str, Circuit]:
+def _check_lanes(connection: psycopg.Connection, rows: list[Row]) -> dict[str, LaneRecord]:
     """What waits has a lane; what is searched for is what the record says."""
-    circuits: dict[str, Circuit] = {}
-    for lane, host, state, record in connection.execute("SELECT lane, host, state, record FROM lanes"):
+    circuits: dict[str, LaneRecord] = {}
+    for lane, host, shard, state, host_class, record in connection.execute(
+        "SELECT lane, host, shard, state, host_class, record FROM lanes"
+    ):
         kept = records.decode_lane(record)
         assert (kept.key, kept.host, kept.circuit.state) == (lane, host, STATES[state])
-        circuits[lane] = kept.circuit
-    assert {row.lane for row in rows if row.standing is not Standing.DEAD and row.owner is None} <= set(circuits)
+        assert (shard, host_class) == (shard_of(host), class_of(kept.answers))
+        circuits[lane] = kept
+    assert {row.lane for row in rows if row.standing in (Standing.WAITING, Standing.RETRY)} <= set(circuits)
     return circuits
 
 
 def _check_wakes(
-    connection: psycopg.Connection, rows: list[Row], circuits: dict[str, Circuit], rules: StoreRules, now: int
+    connection: psycopg.Connection, rows: list[Row], circuits: dict[str, LaneRecord], rules: StoreRules, now: int
 ) -> None:
     """Every lane is looked at when it needs it, or at once; a look too early finds nothing, and puts it off."""
-    wakes = dict(connection.execute("SELECT lane, at FROM wakes").fetchall())
-    assert set(wakes) <= set(circuits)
-    for lane, circuit in circuits.items():
-        free = [row for row in rows if row.lane == lane and row.owner is None]
-        waiting = [row.born for row in free if row.standing is Standing.WAITING]
-        retries = [row for row in free if row.standing is Standing.RETRY]
+    wakes = dict(connection.execute("SELECT lane, wake_at FROM lanes").fetchall())
+    for lane, record in circuits.items():
+        queued = [row for row in rows if row.lane == lane]
+        waiting = [row.born for row in queued if row.standing is Standing.WAITING]
+        retries = [row for row in queued if row.standing is Standing.RETRY]
         due = min((row.due for row in retries), default=None)
         oldest = min([*waiting, *(row.born for row in retries)], default=None)
         at_any_time = waiting or not all(row.held for row in retries)
-        probe_from = (0 if at_any_time else due) if circuit.state is CircuitState.DISABLED else None
-        heads = Heads(min(waiting, default=None), due, oldest, probe_from)
-        at = wake_at(circuit, heads, rules.circuit, rules.retry)
-        assert not at or wakes[lane] <= max(at, now), f"{lane} is looked at {wakes[lane] - at} ms too late"
+        is_disabled = record.circuit.state is CircuitState.DISABLED
+        heads = Heads(min(waiting, default=None), due, oldest, (0 if at_any_time else due) if is_disabled else None)
+        at = wake_at(record.circuit, heads, rules.circuit, rules.retry, record.hold_until)
+        assert not at or 0 < wakes[lane] <= max(at, now), f"{lane} is looked at {wakes[lane] - at} ms too late"

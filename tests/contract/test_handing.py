@@ -118,12 +118,13 @@ async def test_a_dead_letter_leaves_too_and_one_that_was_replayed_meanwhile_stay
         Place(Standing.RETRY, LONG_AGO + MINUTE, LONG_AGO + MINUTE, held=True),
     ],
 )
-async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place) -> None:
+async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place, kind: str) -> None:
     message = foreign(body=b"x" * 5_000)
     told: list[tuple[MessageId, bool]] = []
     desk.ledger.on_accepted = lambda message, active: told.append((message.id, active))
+    desk.ledger.on_arrived = lambda entry: told.append((entry.message.id, True))
     assert await desk.ledger.perform(handed(message, place)) == Accepted(active=False)
-    assert told == [(message.id, False)]
+    assert told == [(message.id, kind == "postgres")]
     assert await every_page(desk) == [[Entry(message, place)]]
     desk.check()
     view = await desk.look(at=NOW + 2 * DAY)

@@ -110,7 +110,7 @@ class Dispatcher:
         self.look_after(lane)
 
     def put_back(self, start: Start, outcome: Outcome) -> None:
-        message, place, _ = start.entry
+        message, place = start.entry
         if start.kind is not Kind.PROBE:
             following = after_failure(RETRY, place.retry, self.now, outcome.retry_after, 0.0)
             if isinstance(following, Dead):

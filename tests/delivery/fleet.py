@@ -1,4 +1,7 @@
-"""Replicas in virtual time: each a gateway on its own connection to one real database, with the same receivers."""
+"""Replicas in virtual time: each a gateway on its own connections to one real database, with the same receivers.
+
+Nobody is notified in virtual time: what others accept is found with the next beat.
+"""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -7,18 +10,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import psycopg
 import trio
 
 from answers import GivenAnswer
 from cable import Cable
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
-from holdfast.core.fleet import HEARD_WITHIN
+from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.core.tally import Tally
-from holdfast.delivery.fleet.dispatcher import FleetDispatcher
 from holdfast.delivery.service import Delivery
 from holdfast.http.transport import Origin
 from holdfast.news import News
+from holdfast.store.postgres import ownership
 from holdfast.store.postgres.store import PostgresStore
 from sim.world import HOST, START, Request, World, settle
 
@@ -64,11 +68,9 @@ class Replica(World):
             self.started_at,
             self.news,
             self.tally,
-            shared=True,
+            shared=self.ledger,
         )
-        dispatcher = self.delivery.dispatcher
-        assert isinstance(dispatcher, FleetDispatcher)
-        self.dispatcher: FleetDispatcher = dispatcher
+        self.dispatcher = self.delivery.dispatcher
 
     @property
     def held(self) -> int:
@@ -76,10 +78,13 @@ class Replica(World):
         return sum(len(lane.known) for lane in self.roster.live.values())
 
     @property
-    def share(self) -> int:
-        lane = self.roster.find(HOST)
-        assert lane is not None
-        return lane.host.limit
+    def shards(self) -> set[int]:
+        return set(self.ledger._member.owned)
+
+    @property
+    def member(self) -> int:
+        """The number that it is registered under, 0 if it is not."""
+        return int(self.ledger._number)
 
 
 @dataclass
@@ -97,28 +102,43 @@ class Fleet:
 
     @asynccontextmanager
     async def running(self, count: int) -> AsyncIterator[list[Replica]]:
-        """So many replicas, once each knows of all the others."""
+        """So many replicas, once each has its part of the hosts."""
         async with AsyncExitStack() as stack:
             replicas = [await stack.enter_async_context(self.replica()) for _ in range(count)]
-            await trio.sleep(HEARD_WITHIN / 1000 + 1.5 * BEAT)
+            await self.until(lambda: all(len(each.shards) > SHARDS / count / 3 for each in replicas))
+            await self.until(lambda: sum(len(each.shards) for each in replicas) == SHARDS)
             yield replicas
 
     @asynccontextmanager
-    async def replica(self, cable: Cable | None = None) -> AsyncIterator[Replica]:
-        """By a cable if it is to be cut off."""
+    async def replica(self, cable: Cable | None = None, *, ahead: int = 0) -> AsyncIterator[Replica]:
+        """By a cable if it is to be cut off. `ahead`: milliseconds that its clock is ahead of the others'."""
         replica = Replica(
             self.config,
             scripts=self.scripts,
             requests=self.requests,
             open=self.open,
             began=self.began,
-            clock=self.clock,
+            clock=TrioClock(START + ahead) if ahead else self.clock,
             url=self.url if cable is None else cable.url,
             number=len(self.replicas),
         )
         self.replicas.append(replica)
         async with replica.gateway():
             yield replica
+
+    def bury(self, replica: Replica) -> None:
+        """Declare it dead, as another one does after its lease."""
+        with psycopg.connect(self.url, options="-c search_path=holdfast") as connection:
+            renewals = connection.execute("SELECT number, renewals FROM members WHERE number = %s", (replica.member,))
+            ownership.bury(connection, dict(renewals.fetchall()))
+
+    def owners(self, host: str = HOST) -> list[Replica]:
+        """Those that take themselves for the owner: one that was cut off does so until it hears of it."""
+        return [replica for replica in self.replicas if shard_of(host) in replica.shards]
+
+    def owner(self, host: str = HOST) -> Replica:
+        [owner] = self.owners(host)
+        return owner
 
     def sent(self) -> Counter[str]:
         """How often each message was sent."""

@@ -15,6 +15,7 @@ import trio
 import harness
 from fleet.witness import Life, Witness
 from harness import PATIENCE, Gateway
+from holdfast.core import ownership
 
 STEP = 0.02
 
@@ -42,8 +43,25 @@ class Database:
             return connection.execute(query.encode(), parameters).fetchall()
 
     def numbers(self, pid: int) -> list[int]:
-        """What the replica with this process is registered by; none if it was taken for dead or went."""
-        return [number for (number,) in self.ask("SELECT number FROM replicas WHERE name LIKE %s", f"%:{pid}")]
+        """What the replica with this process is registered by; none if it was declared dead or went."""
+        return [number for (number,) in self.ask("SELECT number FROM members WHERE name LIKE %s", f"%:{pid}")]
+
+    def owner(self, host: str) -> int | None:
+        """The process of the replica that owns a host."""
+        found = self.ask(
+            "SELECT name FROM members JOIN shards ON owner = number WHERE shard = %s", ownership.shard_of(host)
+        )
+        return int(found[0][0].rpartition(":")[2]) if found else None
+
+    def shares(self) -> list[int]:
+        """How many shards each replica owns that delivers."""
+        query = "SELECT count(shard) FROM members LEFT JOIN shards ON owner = number WHERE delivers GROUP BY number"
+        return [count for (count,) in self.ask(query)]
+
+    def is_shared_out(self) -> bool:
+        """Whether every shard has an owner, and every replica that delivers about its part."""
+        shares = self.shares()
+        return sum(shares) == ownership.SHARDS and min(shares) > ownership.SHARDS / len(shares) / 3
 
     def stored(self) -> dict[str, int]:
         """Every message that is not delivered, with its standing."""
@@ -51,9 +69,6 @@ class Database:
 
     def delivered(self) -> set[str]:
         return {f"msg_{id.hex()}" for (id,) in self.ask("SELECT id FROM delivered")}
-
-    def claimed(self) -> int:
-        return int(self.ask("SELECT count(*) FROM messages WHERE owner IS NOT NULL")[0][0])
 
 
 class Fleet:
@@ -73,6 +88,7 @@ class Fleet:
         async with trio.open_nursery() as nursery:
             for seat in range(number):
                 nursery.start_soon(self.take, seat)
+        await met(self.database.is_shared_out)
 
     async def take(self, seat: int) -> Replica:
         """A new life for a seat."""
@@ -82,6 +98,11 @@ class Fleet:
         self._gateways.append(gateway)
         replica = self.seats[seat] = Replica(gateway, life)
         return replica
+
+    def owner(self, host: str) -> Replica | None:
+        """Of a host:port, if its replica is present."""
+        pid = self.database.owner(host)
+        return next((replica for replica in self.present if replica.pid == pid), None)
 
     @property
     def present(self) -> list[Replica]:
@@ -102,7 +123,7 @@ class Fleet:
         return await trio.to_thread.run_sync(replica.gateway.stop)
 
     async def stop_past_its_lease(self, replica: Replica) -> None:
-        """Let it stand still until the others have taken it for dead, then let it go on until it is back."""
+        """Let it stand still until the others have declared it dead, then let it go on until it is back."""
         database, pid = self.database, replica.pid
         before = database.numbers(pid)
         replica.life.stops.append(self._witness.number())

@@ -37,6 +37,8 @@ class Senders:
     pause: float = 0.0
     """Seconds between two webhooks of the same client: the load is bounded."""
     patience: float = ANSWERED_WITHIN
+    a_talk: int = 1_000_000
+    """Webhooks that a client sends over one connection, before it goes to the next replica."""
     sent: int = 0
     refused: Counter[int] = field(default_factory=Counter)
     slowest: float = 0.0
@@ -82,7 +84,9 @@ class Senders:
         host, _, port = replica.gateway.ingest.rpartition(":")
         stream = await trio.open_tcp_stream(host, int(port))
         async with stream:
-            while not self._is_done:
+            for _ in range(self.a_talk):
+                if self._is_done:
+                    return
                 number, self.sent = self.sent, self.sent + 1
                 if not await self._post(stream, self.pick(number)):
                     return

@@ -13,8 +13,8 @@ WEBHOOKS = 200
 FROZEN = "127.0.0.1:9"
 RULES = {"retry__base": "100ms"}
 
-_MULTIPLY = """INSERT INTO messages (id, lane, standing, born, due, retry, attempts, held, size, owner, record, body)
-    SELECT substr(id, 1, 8) || int8send(n), lane, standing, born + n, due, retry, attempts, held, size, owner, record,
+_MULTIPLY = """INSERT INTO messages (id, lane, standing, born, due, retry, attempts, held, size, shard, record, body)
+    SELECT substr(id, 1, 8) || int8send(n), lane, standing, born + n, due, retry, attempts, held, size, shard, record,
         body
     FROM (SELECT * FROM messages WHERE lane = %s ORDER BY born LIMIT 1) AS m,
         generate_series(%s::bigint, %s::bigint) AS n"""

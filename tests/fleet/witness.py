@@ -5,6 +5,7 @@ and "after" need no clock.
 """
 
 import itertools
+import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,6 +22,7 @@ class Request:
     life: int
     connection: int
     status: int = 0
+    ended: int = sys.maxsize
 
     @property
     def delivered(self) -> bool:
@@ -46,7 +48,7 @@ class Life:
 
 
 class Stint(NamedTuple):
-    """A part of a life that ended by a stop past the lease, a kill, or in peace. Claims do not outlast it.
+    """A part of a life that ended by a stop past the lease, a kill, or in peace. What it owned does not outlast it.
 
     What came just after a stop may belong to the part before it or after it, and stands `between`.
     """
@@ -69,6 +71,7 @@ class Witness:
 
     def answered(self, request: Request, status: int) -> None:
         request.status = status
+        request.ended = self.number()
         if request.delivered:
             self.delivered.add(request.id)
 
@@ -96,7 +99,7 @@ class Witness:
         """Which part of its life each request belongs to.
 
         An attempt that had begun when its replica was stopped may arrive after it went on. A message that was posted
-        after the stop began can only have been claimed in the part after it: from the first such request on, nothing of
+        after the stop began can only have come to it in the part after it: from the first such request on, nothing of
         the part before may come.
         """
         posted = {each.id: each.began for each in self.acknowledged}
@@ -142,11 +145,8 @@ class Witness:
         """Deliveries of what had been delivered. Checks that each was in flight at a kill or a stop."""
         stints = self.stints()
         recorded = self.recorded(stints)
-        sent: defaultdict[str, list[Request]] = defaultdict(list)
-        for request in self.requests:
-            if request.delivered:
-                sent[request.id].append(request)
-        several = [requests for requests in sent.values() if len(requests) > 1]
+        sent = [[each for each in requests if each.delivered] for requests in self._by_message().values()]
+        several = [requests for requests in sent if len(requests) > 1]
         for requests in several:
             made_in = [stints[request] for request in requests]
             assert len(set(made_in)) == len(made_in), f"twice in one stint: {requests}"
@@ -154,6 +154,35 @@ class Witness:
             known = [request for request in requests[:-1] if request in recorded]
             assert not known, f"sent again although its delivery was recorded: {requests}"
         return sum(len(requests) - 1 for requests in several)
+
+    # -- what was open at once -----------------------------------------------------------------------------------------
+
+    def check_one_at_a_time(self) -> None:
+        """No message had two attempts open at once, but for one whose replica was killed or stopped past its lease."""
+        stints = self.stints()
+        for requests in self._by_message().values():
+            for earlier, later in itertools.pairwise(requests):
+                if later.arrived < self._closed(earlier):
+                    assert not (self.in_peace(stints[earlier]) and self.in_peace(stints[later])), (earlier, later)
+
+    def most_open(self, host: str) -> int:
+        """How many requests were open at a host at once. What a replica had begun when it was stopped past its lease,
+        and sent when it went on, does not count: nobody can take it back.
+        """
+        counted = [request for request, stint in self.stints().items() if request.host == host and not stint.between]
+        changes = sorted([(each.arrived, 1) for each in counted] + [(self._closed(each), -1) for each in counted])
+        return max(itertools.accumulate(change for _, change in changes), default=0)
+
+    def _closed(self, request: Request) -> int:
+        """A killed replica's connections are closed with it."""
+        killed = self.lives[request.life].killed
+        return request.ended if killed is None else min(request.ended, max(killed, request.arrived))
+
+    def _by_message(self) -> dict[str, list[Request]]:
+        sent: defaultdict[str, list[Request]] = defaultdict(list)
+        for request in self.requests:
+            sent[request.id].append(request)
+        return sent
 
     def in_flight_at_disturbances(self) -> int:
         """Deliveries whose outcome may not have been recorded when their replica was killed or stopped."""

@@ -16,7 +16,9 @@ from standardwebhooks import Webhook
 
 import forking
 from crash.wall_clock import WallClock
+from fleet.replicas import Database
 from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
+from holdfast.core.ownership import SHARDS
 from holdfast.store.postgres.schema import SCHEMA
 from postgres import PASSWORD, OwnServer
 
@@ -274,6 +276,7 @@ def test_ingest_and_delivery_run_apart(database: str, tmp_path: Path, receiver: 
         id = takes.post(f"{receiver.url}/hook").json()["id"]
         assert takes.message(id)["state"] == "queued"
         assert takes.out[0].endswith(", role ingest\n")
+        assert Database(database).shares() == []
         with running(tmp_path / "out", None, *DELIVER, store__url=database) as sends:
             receiver.wait_for_one()
             until(lambda: takes.message(id)["state"] == "delivered")
@@ -281,6 +284,8 @@ def test_ingest_and_delivery_run_apart(database: str, tmp_path: Path, receiver: 
             taken, sent = takes.get("/status").json(), sends.get("/status").json()
             assert (taken["role"], taken["totals"]["accepted"], taken["totals"]["delivered"]) == ("ingest", 1, 0)
             assert (sent["role"], sent["totals"]["accepted"], sent["totals"]["delivered"]) == ("deliver", 0, 1)
+            assert Database(database).owner(f"127.0.0.1:{receiver.port}") == sends.process.pid
+            assert Database(database).shares() == [SHARDS]
             assert sends.stop() == 0
         assert takes.stop() == 0
 
@@ -315,15 +320,15 @@ def test_operators_act_through_a_replica_that_delivers_nothing(
         running(tmp_path / "in", None, *INGEST, store__url=database) as takes,
         running(tmp_path / "out", None, *DELIVER, store__url=database) as sends,
     ):
-        frozen = takes.call("POST", f"/v1/circuits/{host}/freeze").json()
-        assert (frozen["changed"], frozen["circuit"]["state"]) == (True, "frozen")
+        until(lambda: takes.call("POST", f"/v1/circuits/{host}/freeze").is_success)
+        assert sends.get(f"/circuits/{host}").json()["state"] == "frozen"
         id = takes.post(f"{receiver.url}/hook").json()["id"]
         assert takes.call("POST", f"/v1/circuits/{host}/probe").status_code == 409
         until(lambda: sends.get(f"/circuits/{host}").json()["waiting"] == 1)
         assert takes.call("POST", f"/v1/circuits/{host}/unfreeze").json()["changed"]
         until(lambda: takes.message(id)["state"] == "delivered")
-        assert [event["after"] for event in events(takes, "circuit_changed")] == ["frozen", "enabled"]
-        assert events(sends, "circuit_changed") == []
+        assert [event["after"] for event in events(sends, "circuit_changed")] == ["frozen", "enabled"]
+        assert events(takes, "circuit_changed") == []
 
 
 def test_what_a_replica_that_delivers_nothing_drops_and_drains(database: str, tmp_path: Path) -> None:
@@ -331,6 +336,8 @@ def test_what_a_replica_that_delivers_nothing_drops_and_drains(database: str, tm
         ids = [takes.post("http://127.0.0.1:1/hook").json()["id"] for _ in range(3)]
         assert takes.call("DELETE", f"/v1/messages/{ids[0]}").json() == {"dropped": 1}
         assert takes.call("POST", f"/v1/messages/{ids[1]}/retry").json()["result"] == "due"
+        refusal = takes.call("POST", "/v1/messages/drop")
+        assert (refusal.status_code, refusal.json()["type"]) == (503, "urn:holdfast:problem:no-owner")
         drained = takes.call("POST", "/v1/drain")
         assert drained.is_success, drained.text
         status = takes.get("/status").json()

@@ -1,22 +1,18 @@
 """The same worlds on PostgreSQL: one replica on a real server, in virtual time.
 
-By design some things are otherwise there than with a store of its own, and the tests say so where it shows:
-- a replica renews its lease whatever happens, and looks at the agenda with every beat: `World.looks`;
-- what a gateway had claimed when it crashed stays its own until its lease is over, and is then freed by one that has
-  been there for a whole lease: `World.takeover`;
-- circuits and limits are the store's, so that none of their counts is lost by a crash.
+A replica renews its lease whatever happens, and looks with every beat for what it was not told: `World.looks`. Leases
+are judged by the server's clock, which is a real one: that of a gateway that crashed is ended by hand.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import psycopg
-import trio
 
 from holdfast.core.errors import CommitFailed
-from holdfast.core.fleet import LEASE, RENEW_EVERY
 from holdfast.store.postgres.connection import Line
 from holdfast.store.postgres.store import PostgresStore
 from sim.world import World
@@ -25,6 +21,9 @@ RARELY = 21_600_000
 """Milliseconds between two beats of a replica that is alone: days of virtual time pass, and each beat costs real time.
 """
 WRITES = ("accepts", "outcomes")
+ID_BITS = 80
+"""Of a message's id that are random; all others number a replica, or what it asks."""
+NUMBERS = count(1)
 
 
 @dataclass
@@ -62,49 +61,46 @@ def replace_lines(store: PostgresStore, make: Callable[[str, str], Line]) -> Non
     lines = {attribute: line for attribute, line in vars(store).items() if isinstance(line, Line)}
     for attribute, line in lines.items():
         setattr(store, attribute, make(line._url, line._name))
+    store._member._line = store._presence
 
 
 @dataclass
 class PostgresWorld(World):
     engine: WatchedDatabase  # type: ignore[assignment]
     ledger: PostgresStore = field(init=False)  # type: ignore[assignment]
-    shared = True
-    takeover = LEASE / 1000
-    _crashed: bool = False
+
+    @property
+    def shared(self) -> PostgresStore:
+        return self.ledger
 
     def make_store(self) -> Any:
-        """After a crash the beats come as they do in life, until those of the one that crashed are missed."""
         store = PostgresStore(
             self.engine.url,
             self.store_rules(),
             self.clock,
-            lambda bits: 0,
+            lambda bits: 0 if bits == ID_BITS else next(NUMBERS),
             max_size=self.engine.max_size,
             threaded=False,
             lease=6 * RARELY,
-            renew_every=RENEW_EVERY if self._crashed else RARELY,
+            renew_every=RARELY,
         )
         replace_lines(store, lambda url, name: WatchedLine(url, name, self.engine))
         return store
 
     @asynccontextmanager
     async def gateway(self, *, crash: bool = False) -> AsyncIterator[World]:
-        async with super().gateway(crash=crash), trio.open_nursery() as nursery:
-            nursery.start_soon(self._beat_rarely)
+        async with super().gateway(crash=crash):
             yield self
-            nursery.cancel_scope.cancel()
-        self._crashed = self.ledger.failed is not None
-        if self._crashed:
-            self._let_lease_end()
-
-    async def _beat_rarely(self) -> None:
-        await trio.sleep(2 * self.takeover)
-        self.ledger._renew_every = RARELY
-
-    def _let_lease_end(self) -> None:
-        """As that of a replica with the beats of life does."""
-        with psycopg.connect(self.engine.url) as connection:
-            connection.execute("UPDATE holdfast.replicas SET lease_until = %s", (self.clock.now() + LEASE,))
+        if self.ledger.failed is not None:
+            end_leases(self.engine.url)
 
     def looks(self, seconds: float) -> int:
         return round(seconds * 1000 / RARELY)
+
+
+def end_leases(url: str) -> None:
+    """Whoever has one is dead, and its shards are free."""
+    with psycopg.connect(url, options="-c search_path=holdfast") as connection:
+        connection.execute("DELETE FROM members")
+        connection.execute("DELETE FROM fences")
+        connection.execute("UPDATE shards SET owner = NULL, epoch = epoch + 1")

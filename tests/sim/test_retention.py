@@ -5,7 +5,7 @@ import trio
 
 from holdfast.core.message import State
 from sim.stores import long_on_postgres, on_each_store
-from sim.world import DAY, HOST, HOUR, World, raw_id, world
+from sim.world import DAY, HOST, HOUR, World, raw_id, settle, world
 
 pytestmark = on_each_store
 
@@ -101,6 +101,7 @@ async def test_a_circuit_with_traffic_is_not_forgotten(autojump_clock: object) -
     it = world()
     async with it.gateway():
         await it.accept()
+        await settle()
         first = (await it.circuit()).since
         for day in range(1, 20):
             await it.sleep_to(day * DAY)

@@ -128,7 +128,7 @@ class World:
     addresses: dict[str, str] = field(default_factory=dict)
     """What hosts resolve to; others have an address of their own."""
     ledger_type: ClassVar[type[Ledger]] = Ledger
-    shared: ClassVar[bool] = False
+    shared: ClassVar[Any] = None
     takeover: ClassVar[float] = 0.0
     """Seconds after a start in which what a gateway that crashed had in memory is not sent again yet."""
 

@@ -2,24 +2,60 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbits
+from typing import Any
 
 import psycopg
 import trio
 
 from contract.builders import RULES, Desk, HandClock
+from harness import PATIENCE
 from holdfast.core.idempotency import HEADER, body_digest, key_digest
-from holdfast.core.message import Entry, MessageId
+from holdfast.core.message import Entry, MessageId, Place, Standing
+from holdfast.core.ownership import SHARDS
 from holdfast.store.lmdb import LmdbEngine
 from holdfast.store.moving import Moving
-from holdfast.store.port import Ask, IdempotencyKey
+from holdfast.store.port import IdempotencyKey
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.work import StoreRules
 
-FOR_EVER = 1 << 50
+ACTIVE = Standing.ACTIVE
+FOR_EVER = 1 << 40
 """A lease that outlasts every leap of a test's clock."""
-ALL = 1 << 30
+
+
+@dataclass
+class Beating:
+    """A test's time, with beats that go on meanwhile."""
+
+    clock: HandClock
+
+    def now(self) -> int:
+        return self.clock.now()
+
+    def uptime(self) -> int:
+        return round(trio.current_time() * 1000)
+
+
+class Replica(PostgresStore):
+    """One that sends nothing: all that it was given to send is in `arrivals`, in that order."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.arrivals: list[Entry] = []
+        self.on_accepted = lambda message, active: self.arrivals.append(Entry(message, Place(ACTIVE, message.born)))
+        self.on_arrived = self.arrivals.append
+
+    async def given(self, lane: str, number: int) -> list[Entry]:
+        """What it was given of a lane, once it is so many."""
+        found: list[Entry] = []
+        with trio.fail_after(PATIENCE):
+            while len(found) < number:
+                await trio.sleep(0.005)
+                found = [entry for entry in self.arrivals if entry.message.lane == lane]
+        assert len(found) == number
+        return found
 
 
 @asynccontextmanager
@@ -32,23 +68,21 @@ async def sidecar(folder: Path, clock: HandClock | None = None, size: int = 64 <
 
 
 @asynccontextmanager
-async def fleet(
-    url: str, clock: HandClock, *, size: int = 1 << 30, rules: StoreRules = RULES
-) -> AsyncIterator[PostgresStore]:
-    """A replica that takes nothing at once: what comes waits until a test claims it."""
-    numbers = count(1)
-    store = PostgresStore(url, rules, clock, lambda bits: next(numbers), max_size=size, lease=FOR_EVER)
-    store.on_offer = lambda message: False
+async def fleet(url: str, clock: HandClock, *, size: int = 1 << 30) -> AsyncIterator[Replica]:
+    """A replica. The first one of a database owns all hosts, if that is there."""
+    store = Replica(url, RULES, Beating(clock), randbits, max_size=size, lease=FOR_EVER, renew_every=100)
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
+        await every_host_is_owned(store)
         yield store
         nursery.cancel_scope.cancel()
 
 
-async def claimed(store: PostgresStore, lane: str, now: int) -> list[Entry]:
-    """What a replica would send of a lane, in that order."""
-    [view] = await store.survey([Ask(lane, now, ALL, ALL, None, frozenset())])
-    return [*view.fresh, *view.due]
+async def every_host_is_owned(store: PostgresStore) -> None:
+    """As far as a replica knows; unless it can't reach the database."""
+    with trio.fail_after(PATIENCE):
+        while not store.away and (len(store._member.owners) < SHARDS or store._member._gaining):
+            await trio.sleep(0.005)
 
 
 async def every(desk: Desk) -> list[Moving]:

@@ -55,7 +55,7 @@ def test_a_large_group_has_a_bound_on_its_lanes_and_bodies() -> None:
 
 class SlowWrite(Write):
     def commit(self) -> None:
-        time.sleep(0.2)
+        time.sleep(0.8)
         super().commit()
 
 

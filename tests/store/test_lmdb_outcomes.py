@@ -36,7 +36,7 @@ async def fill(desk: Desk, most: int = 50_000, *, lanes: int = 50_000) -> list[E
         if len(accepted) < GROUP:
             break
     await desk.restart()
-    return [Entry(message, Place(Standing.WAITING, message.born)) for message, _, _ in entries]
+    return [Entry(message, Place(Standing.WAITING, message.born)) for message, _ in entries]
 
 
 async def in_groups(desk: Desk, operations: list[Operation]) -> None:

@@ -14,7 +14,7 @@ from holdfast.core.message import id_text
 from holdfast.store.fsck import Finding
 from holdfast.store.offline import Maintained, Repaired, open_database
 from holdfast.store.port import Accept, Deliver
-from holdfast.store.postgres import checking, walking
+from holdfast.store.postgres import fsck, walking
 from store.populated import SIZE, Populated, build
 from store.test_offline_transfer import export as export_embedded
 from store.test_postgres_transfer import a_replica, execute, message, take
@@ -29,9 +29,18 @@ def original(tmp_path_factory: TempPathFactory) -> Populated:
 
 @fixture
 def filled(original: Populated, database: str) -> str:
-    """A database with a message in every state."""
+    """A database with a message in every state, and its circuits with the moments of long ago."""
     take(database, export_embedded(original))
+    trio.run(owned, database)
+    execute(database, "UPDATE lanes SET wake_at = 1 WHERE wake_at > 0")
     return database
+
+
+async def owned(url: str) -> None:
+    """What was imported has been taken in by a replica."""
+    async with trio.open_nursery() as nursery:
+        await a_replica(nursery, url)
+        nursery.cancel_scope.cancel()
 
 
 @contextmanager
@@ -65,22 +74,22 @@ MENDABLE = {
         Repaired(shares=1),
     ),
     "a moment is missing": (
-        "DELETE FROM wakes WHERE lane = 'ice:443'",
+        "UPDATE lanes SET wake_at = 0 WHERE lane = 'ice:443'",
         [("summary", "ice:443")],
         Repaired(summaries=1),
     ),
     "a moment is late": (
-        "UPDATE wakes SET at = 1::bigint << 60 WHERE lane = 'again:443'",
-        [("summary", "again:443")],
-        Repaired(summaries=1),
-    ),
-    "a moment is of no circuit": (
-        "INSERT INTO wakes VALUES ('x:443', 1)",
-        [("summary", "x:443")],
+        "UPDATE lanes SET wake_at = 1::bigint << 60 WHERE lane = 'busy:443'",
+        [("summary", "busy:443")],
         Repaired(summaries=1),
     ),
     "a circuit is listed elsewhere": (
         "UPDATE lanes SET state = 0 WHERE lane = 'ice:443'",
+        [("circuit", "ice:443")],
+        Repaired(summaries=1),
+    ),
+    "a circuit is in another shard": (
+        "UPDATE lanes SET shard = 255 - shard WHERE lane = 'ice:443'",
         [("circuit", "ice:443")],
         Repaired(summaries=1),
     ),
@@ -89,13 +98,8 @@ MENDABLE = {
         [("circuit", "again:443")],
         Repaired(circuits=1),
     ),
-    "claimed by nobody alive": (
-        "UPDATE messages SET owner = 77, standing = 0 WHERE lane = 'again:443'",
-        [("index", "replayed")],
-        Repaired(entries=1),
-    ),
-    "active in no memory": (
-        "UPDATE messages SET standing = 0 WHERE lane = 'again:443'",
+    "arrived where no owner looks": (
+        "UPDATE messages SET standing = 0, shard = -1 WHERE lane = 'again:443'",
         [("index", "replayed")],
         Repaired(entries=1),
     ),
@@ -111,7 +115,7 @@ def test_what_is_computed_is_mended(
     assert findings(filled) == []
     execute(filled, statement)
     monkeypatch.setattr(walking, "PAGE", page)
-    monkeypatch.setattr(checking, "PAGE", page)
+    monkeypatch.setattr(fsck, "AT_ONCE", page)
     names = {known: id_text(original[known]) for known in original.by_name}
     assert [(each.kind, each.id) for each in findings(filled)] == [(kind, names.get(id, id)) for kind, id in expected]
     assert repair(filled) == done
@@ -119,13 +123,13 @@ def test_what_is_computed_is_mended(
 
 
 def test_a_moment_may_be_early(filled: str) -> None:
-    execute(filled, "UPDATE wakes SET at = 1")
+    execute(filled, "UPDATE lanes SET wake_at = 1")
     assert findings(filled) == []
 
 
 async def test_what_nobody_had_is_delivered_after_a_repair(filled: str, original: Populated) -> None:
-    execute(filled, "UPDATE messages SET owner = 77, standing = 0 WHERE lane = 'again:443'")
-    execute(filled, "DELETE FROM wakes")
+    execute(filled, "UPDATE messages SET standing = 0, shard = -1 WHERE lane = 'again:443'")
+    execute(filled, "UPDATE lanes SET wake_at = 0")
     repair(filled)
     async with trio.open_nursery() as nursery:
         store = await a_replica(nursery, filled)
@@ -154,13 +158,13 @@ async def test_counts_are_mended_by_what_they_were_off(database: str, monkeypatc
         execute(database, "UPDATE counters SET first = 10")
         with opened(database) as here:
             token = trio.lowlevel.current_trio_token()
-            set_right = checking._set_right
+            set_right = fsck._set_right
 
             def after_another_one(*arguments: Any, **named: Any) -> set[str]:
                 trio.from_thread.run(store.perform, Accept(message(store.mint(NOW))), trio_token=token)
                 return set_right(*arguments, **named)
 
-            monkeypatch.setattr(checking, "_set_right", after_another_one)
+            monkeypatch.setattr(fsck, "_set_right", after_another_one)
             await trio.to_thread.run_sync(here.repair)
         assert (await store.statistics()).first == 2
         nursery.cancel_scope.cancel()

@@ -1,4 +1,6 @@
-"""What a replica hears between two beats, here an hour apart: calls at once, and that the server has hung up."""
+"""What a replica hears between two beats, here an hour apart: what others accepted for it, and that the server has
+hung up.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,10 +9,13 @@ from secrets import randbits
 import psycopg
 import trio
 
-from contract.builders import HOST, HOUR, RULES, HandClock
+from contract.builders import HOST, HOUR, NOW, RULES
 from harness import PATIENCE
+from holdfast.clock import TrioClock
+from holdfast.core.message import Message, MessageId
+from holdfast.store.port import Accept
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.waking import CHANNEL
+from store.fleets import every_host_is_owned
 from store.populated import SIZE
 
 HANG_UP = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
@@ -18,35 +23,47 @@ HANG_UP = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 
 
 @asynccontextmanager
-async def listening(url: str) -> AsyncIterator[trio.MemoryReceiveChannel[str]]:
-    """A replica that is there for as long as the block, and the lanes that it is called to."""
-    store = PostgresStore(url, RULES, HandClock(), randbits, max_size=SIZE, lease=6 * HOUR, renew_every=HOUR)
-    calls, called = trio.open_memory_channel[str](10)
-    store.on_call = calls.send_nowait
+async def a_replica(url: str, *, delivers: bool) -> AsyncIterator[PostgresStore]:
+    beats = {"lease": 6 * HOUR, "renew_every": HOUR}
+    store = PostgresStore(url, RULES, TrioClock(NOW), randbits, max_size=SIZE, delivers=delivers, **beats)
+    async with trio.open_nursery() as running:
+        await running.start(store.run)
+        await every_host_is_owned(store)
+        yield store
+        running.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def owner_and_other(url: str) -> AsyncIterator[tuple[trio.MemoryReceiveChannel[MessageId], PostgresStore]]:
+    """What the owner of all hosts hears of, and a replica that owns none."""
+    arrivals, arrived = trio.open_memory_channel[MessageId](10)
     with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as running:
-            await running.start(store.run)
-            yield called
-            running.cancel_scope.cancel()
+        async with a_replica(url, delivers=True) as owner, a_replica(url, delivers=False) as other:
+            owner.on_arrived = lambda entry: arrivals.send_nowait(entry.message.id)
+            assert owner.owns(HOST)
+            yield arrived, other
 
 
-def call(url: str, lane: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, lane))
+async def accept(store: PostgresStore) -> MessageId:
+    message = Message(store.mint(NOW), HOST, HOST, "https", HOST, b"/hook", "POST", (), b"{}", NOW, NOW)
+    await store.perform(Accept(message))
+    return message.id
 
 
-async def test_a_call_is_heard_at_once_and_so_is_the_next(database: str) -> None:
-    async with listening(database) as called:
-        for lane in (HOST, "other:443"):
-            call(database, lane)
-            assert await called.receive() == lane
+async def test_the_owner_hears_at_once_of_each_message_that_another_one_accepted(database: str) -> None:
+    async with owner_and_other(database) as (arrived, other):
+        for _ in range(3):
+            id = await accept(other)
+            assert await arrived.receive() == id
 
 
 async def test_a_server_that_hung_up_is_noticed_and_listened_to_again(database: str) -> None:
-    async with listening(database) as called:
+    async with owner_and_other(database) as (arrived, other):
         with psycopg.connect(database, autocommit=True) as connection:
-            assert connection.execute(HANG_UP).fetchall() == [(True,)]
-        while not called.statistics().current_buffer_used:
-            call(database, HOST)
-            await trio.sleep(0.02)
-        assert await called.receive() == HOST
+            assert connection.execute(HANG_UP).fetchall() == [(True,)] * 2
+        # What comes meanwhile the first beat after it finds, and notifications tell of the next ones.
+        for _ in range(3):
+            while other.away:
+                await trio.sleep(0.01)
+            id = await accept(other)
+            assert await arrived.receive() == id

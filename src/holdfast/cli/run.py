@@ -9,7 +9,7 @@ from holdfast.cli.failure import MISUSED, Failure
 from holdfast.cli.parsing import add_config, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.config import config_file, load
-from holdfast.core.fleet import Role
+from holdfast.core.ownership import Role
 
 _FLAGS = {"store": "store.path", "ingest": "listen.ingest", "status": "listen.status"}
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 BUCKETS = 60
 
@@ -160,6 +161,11 @@ class Circuit:
     next_probe_at: int | None = None
     probed: bytes | None = None
     spell: int = 0
+
+    @classmethod
+    def new(cls, now: int) -> Self:
+        """Of a host that nothing is known of."""
+        return cls(since=now, enabled_at=now)
 
     def begin(self, rules: CircuitRules, now: int, *, probe: bool) -> int:
         """An attempt starts; returns the spell that its outcome has to name."""

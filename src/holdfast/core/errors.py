@@ -5,6 +5,8 @@
     |   +-- StoreUnusable   the store can't be opened here (exit 3)
     |   |   +-- StoreInUse  another process has it
     |   +-- StoreAway       the database can't be reached now; it may come back (503)
+    |   |   +-- RowsLocked  someone else has locked what was to be written; nothing was
+    |   +-- Fenced          this replica does not own what it writes to any more; nothing was written
     |   +-- StoreFull       no room for this message (507)
     |   +-- CommitFailed    the disk failed a commit: nothing after it can be trusted (503, exit 4)
     |   +-- CorruptRecord   one record can't be read; the others can
@@ -36,6 +38,17 @@ class StoreInUse(StoreUnusable):
 
 class StoreAway(StoreError):
     """The database can't be reached, or does not take writes. What was asked may or may not have been done."""
+
+
+class RowsLocked(StoreAway):
+    """Another session has locked rows of the database for longer than is waited for them. Nothing was written."""
+
+
+class Fenced(StoreError):
+    """Another replica owns what was to be written, or acts under this one's number. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("another replica owns it now")
 
 
 class StoreFull(StoreError):

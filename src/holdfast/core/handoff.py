@@ -43,7 +43,7 @@ class Facts(NamedTuple):
 
 
 def write_facts(entry: Entry) -> str:
-    message, place, _ = entry
+    message, place = entry
     text = (
         f"id={id_text(message.id)}; accepted={message.accepted_at}; born={place.born}; "
         f"retry={place.retry}; attempts={place.attempts}"

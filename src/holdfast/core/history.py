@@ -28,13 +28,22 @@ def recorded(attempt: Attempt) -> Attempt:
     )
 
 
+def first_kept(latest: int) -> int:
+    """The first attempt besides number 1 that is still kept once attempt number `latest` is recorded."""
+    return latest - LAST_KEPT + 1
+
+
+def first_answer_kept(latest: int) -> int:
+    """The same for the receiver's answers."""
+    return latest - LAST_ANSWERS_KEPT + 1
+
+
 def is_kept(number: int, latest: int) -> bool:
-    """Whether an attempt is still kept once attempt number `latest` is recorded."""
-    return number == 1 or number > latest - LAST_KEPT
+    return number == 1 or number >= first_kept(latest)
 
 
 def keeps_answer(number: int, latest: int) -> bool:
-    return number == 1 or number > latest - LAST_ANSWERS_KEPT
+    return number == 1 or number >= first_answer_kept(latest)
 
 
 def bounded(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -161,16 +161,17 @@ class Lane:
 
     `known` are the ids in memory, in flight, or with an outcome not yet on disk, each with what the memory budget
     counts it for; `lately` those settled while a read of this lane was under way, which may still show them where they
-    were. A `stale` lane has to be read again before anything is decided by the heads of its queues; a `woken` one came
-    by the agenda. `shelving` counts messages on their way from memory to the queue on disk, which no later one may
-    overtake. What is in the queue before `read_to` is in memory already. `listed_head` is the message that its host
-    knows as next.
+    were. One that is not `stored` has no record on disk yet. A `stale` lane has to be read again before anything is
+    decided by the heads of its queues; a `woken` one came by the agenda. `shelving` counts messages on their way from
+    memory to the queue on disk, which no later one may overtake. What is in the queue before `read_to` is in memory
+    already. `listed_head` is the message that its host knows as next.
     """
 
     key: str
     host: Host
     circuit: Circuit = field(default_factory=Circuit)
     hydrated: bool = False
+    stored: bool = True
     stale: bool = True
     dirty: bool = False
     fresh: deque[Entry] = field(default_factory=deque)
@@ -198,6 +199,15 @@ class Lane:
     def is_idle(self) -> bool:
         """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
         return not (self.known or self.loading or self.shelving)
+
+    def take_younger(self, born: int) -> list[Entry]:
+        """Take out of memory what never was in the queue and is younger than a message that is."""
+        younger = [
+            entry for entry in self.fresh if entry.place.standing is Standing.ACTIVE and entry.place.born >= born
+        ]
+        for entry in younger:
+            self.fresh.remove(entry)
+        return younger
 
     @property
     def unread_from(self) -> bytes:

@@ -107,6 +107,11 @@ class Message(NamedTuple):
     signed: bool = False
 
     @property
+    def is_delayed(self) -> bool:
+        """Whether it was to wait when it was accepted. By no clock: replicas' differ a little."""
+        return self.born > self.accepted_at
+
+    @property
     def target(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path.decode('latin-1')}"
 
@@ -117,13 +122,10 @@ class Message(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A message in memory, with the place that it was read from; where replicas share a store, `fence` is the number
-    that it was claimed under, 0 the present one.
-    """
+    """A message in memory, with the place that it was read from."""
 
     message: Message
     place: Place
-    fence: int = 0
 
 
 class Attempt(NamedTuple):

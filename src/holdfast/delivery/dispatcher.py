@@ -38,10 +38,6 @@ class Dispatcher:
     memory.
     """
 
-    _reads: type[LaneReader] = LaneReader
-    _keeps: type[AgendaKeeper] = AgendaKeeper
-    _fence = 0
-
     def __init__(
         self, store: Store, board: Board, roster: Roster, courier: Courier, settling: Settling, clock: Clock
     ) -> None:
@@ -51,18 +47,21 @@ class Dispatcher:
         self._courier = courier
         self._settling = settling
         self._clock = clock
-        self._reader = self._reads(store, roster, clock, settling.tally, settling.news)
-        self._agenda = self._keeps(store, roster)
+        self._reader = LaneReader(store, roster, clock, settling.tally, settling.news)
+        self._agenda = AgendaKeeper(store, roster)
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
         self._free: list[Hand] = []
-        self._unwritten = 0
+        self._unwritten: dict[MessageId, Start] = {}
         self._rests_until: float = 0
         self._quiet = trio.Event()
         self._quiet.set()  # nobody waits for it
+        self._begins_until = NEVER
         self._nursery: trio.Nursery | None = None
         self.in_flight: dict[MessageId, Start] = {}
         self.on_quiet_lane: Callable[[Lane], int | None] = lambda lane: None
+        self.is_leaving: Callable[[str], bool] = lambda host: False
+        self.on_left: Callable[[], None] = lambda: None
         store.on_accepted = self.accepted
         store.on_commit = self.committed
 
@@ -71,14 +70,27 @@ class Dispatcher:
     def accepted(self, message: Message, active: bool) -> None:
         """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
         self._settling.tell_accepted(message, self._clock.now())
-        lane = self._roster.enlist(message.lane, message.host)
-        if not active:
-            self._reader.note_queued(lane, message)
-        elif self._has_room(lane):
-            lane.fresh.append(Entry(message, Place(Standing.ACTIVE, message.born), self._fence))
-            self._roster.hold(lane, message)
+        if active:
+            due = message.born if message.is_delayed else 0
+            self.arrived(Entry(message, Place(Standing.ACTIVE, message.born, due)))
         else:
+            lane = self._roster.enlist(message.lane, message.host)
+            self._reader.note_queued(lane, message)
+            self._changed[lane] = None
+
+    def arrived(self, entry: Entry) -> None:
+        """A message is on disk and in no queue yet: it starts soon, or goes to its lane's queue."""
+        message, place = entry
+        lane = self._roster.enlist(message.lane, message.host)
+        if message.id in lane.known:
+            return
+        if place.born > message.born:
+            lane.host.slow_start()  # a replay
+        if place.due > self._clock.now() or place.retry or not self._has_room(lane):
             self._shelve(lane, [message])
+        else:
+            lane.fresh.append(entry)
+            self._roster.hold(lane, message)
         self._changed[lane] = None
 
     def committed(self, earliest_wake: int) -> None:
@@ -103,13 +115,16 @@ class Dispatcher:
         self._look_after(lane, now)
 
     def _seat(self, lane: Lane, now: int) -> None:
-        if lane.probe is not None and lane.circuit.state is not CircuitState.DISABLED:
-            self._roster.release(lane, lane.probe.message)
-            lane.probe = None
+        if lane.circuit.state is not CircuitState.DISABLED:
+            self._drop_probe(lane)
         self._board.touch(lane, now)
 
     def _look_after(self, lane: Lane, now: int) -> None:
-        if lane.loading:
+        if lane.loading or self._roster.find(lane.key) is not lane:
+            return
+        if self.is_leaving(lane.host.name):
+            if lane.is_idle:
+                self.on_left()
             return
         if lane.is_held(now) and lane.hydrated:
             self._retreat(lane)
@@ -185,8 +200,7 @@ class Dispatcher:
                 queue.remove(entry)
                 self._roster.release(lane, entry.message)
         if lane.probe is not None and lane.probe.message.id in ids:
-            self._roster.release(lane, lane.probe.message)
-            lane.probe = None
+            self._drop_probe(lane)
 
     def is_queued(self, id: MessageId, key: str) -> bool:
         """Whether a message is in memory and next in its lane: it can't be made due any sooner."""
@@ -225,8 +239,64 @@ class Dispatcher:
         entries = [*lane.fresh, *under_way]
         return lane.shelving + sum(entry.place.standing is Standing.ACTIVE for entry in entries)
 
-    def step_back(self, steps_back: bool) -> None:
-        """The process drains, or goes on after all. Alone it sends on meanwhile: nobody else would."""
+    # -- hosts that come and go --------------------------------------------------------------------------------------
+
+    def allow(self, until: int) -> None:
+        """Attempts may begin until then, by the clock's `uptime`."""
+        had_ended = self._may_not_begin
+        self._begins_until = until
+        if had_ended:
+            self.look_again()
+
+    @property
+    def _may_not_begin(self) -> bool:
+        return self._clock.uptime() >= self._begins_until
+
+    def gain(self, has_come: Callable[[str], bool]) -> None:
+        """Hosts came, or stay after all: what was read of them before, and of the agenda, is old."""
+        for lane in [lane for lane in self._roster.all_lanes() if has_come(lane.host.name)]:
+            self._reader.forget(lane)
+            if lane.is_idle:
+                self._roster.drop(lane)
+            else:
+                lane.more_fresh = True
+                self.revive(lane.key)
+        self._agenda.look_now()
+        self._called.set()
+
+    def let_go(self) -> set[str]:
+        """Begin nothing more for hosts that leave. Returns those of which something is in memory or unwritten."""
+        busy = set()
+        for lane in self._roster.all_lanes():
+            if self.is_leaving(lane.host.name):
+                self._drop_probe(lane)
+                self._empty(lane, [lane.fresh, lane.due])
+                if not lane.is_idle:
+                    busy.add(lane.host.name)
+        for lane in self._roster.all_lanes():
+            if self.is_leaving(lane.host.name) and lane.host.name not in busy:
+                self._roster.let_go(lane)
+        return busy
+
+    def lose_all(self) -> None:
+        """Others deliver to all hosts now. What is under way ends, and nothing is recorded of it."""
+        for lane in self._roster.all_lanes():
+            self._drop_probe(lane)
+            self._empty(lane, [lane.fresh, lane.due])
+        for start in self._unwritten.values():
+            self._settling.tell_lost(start)
+        self._unwritten.clear()
+        self.in_flight.clear()
+        self._changed.clear()
+        for lane in self._roster.all_lanes():
+            self._reader.forget(lane)
+        self._agenda = AgendaKeeper(self._store, self._roster)
+        self._roster.lose_all()
+
+    def _drop_probe(self, lane: Lane) -> None:
+        if lane.probe is not None:
+            self._roster.release(lane, lane.probe.message)
+            lane.probe = None
 
     @property
     def attempts_in_flight(self) -> int:
@@ -284,9 +354,9 @@ class Dispatcher:
 
     def _pump(self, now: int) -> None:
         nursery = self._nursery
-        if nursery is None:
+        if nursery is None or self._may_not_begin:
             return
-        while self._unwritten < UNWRITTEN and (start := self._board.pick(now)) is not None:
+        while len(self._unwritten) < UNWRITTEN and (start := self._board.pick(now)) is not None:
             self.in_flight[start.entry.message.id] = start
             if self._free:
                 self._free.pop().take(start)
@@ -297,7 +367,7 @@ class Dispatcher:
 
     def _pause_ends(self) -> int:
         moment = self._board.wake_at()
-        return NEVER if moment is None else ceil(moment)
+        return NEVER if moment is None or self._may_not_begin else ceil(moment)
 
     async def _work(self, start: Start) -> None:
         """One attempt after another: a task for each would cost more than waiting for the next one."""
@@ -308,16 +378,18 @@ class Dispatcher:
             is_kept = len(self._free) < HANDS_KEPT
             if is_kept:
                 self._free.append(hand)
-            if isinstance(ended, AddressBusy):
-                self._put_back(start, ended.address)
+            if ended is None or isinstance(ended, AddressBusy):
+                self._put_back(start, ended)
             else:
                 self._settle(start, *ended)
             if is_kept and hand.start is None:
                 await hand.wait(self._free)
 
-    async def _attempt(self, start: Start) -> tuple[Outcome, int] | AddressBusy:
-        """What came of it and when it began, or that it could not be made now."""
+    async def _attempt(self, start: Start) -> tuple[Outcome, int] | AddressBusy | None:
+        """What came of it and when it began. AddressBusy, or None at the end of the lease: it could not be made now."""
         began = self._clock.now()
+        if self._may_not_begin:
+            return None
         try:
             outcome = await self._courier.carry(start.entry.message, began, self._clock.wall())
         except AddressBusy as busy:
@@ -339,10 +411,16 @@ class Dispatcher:
 
     def _settle(self, start: Start, outcome: Outcome, began: int) -> None:
         lane, now = start.lane, self._clock.now()
+        if self.in_flight.get(start.entry.message.id) is not start:
+            self._settling.tell_lost(start)
+            self._roster.release(lane, start.entry.message)
+            self._board.ended(start, now)
+            self._board.address_ended(outcome.address, now)
+            return
         settlement = self._settling.settle(start, outcome, began, now)
         settlement.operation.done = lambda result: self._settled(start, settlement, result)
         del self.in_flight[start.entry.message.id]
-        self._unwritten += 1
+        self._unwritten[start.entry.message.id] = start
         self._store.submit(settlement.operation)
         if settlement.change is not None:
             lane.stale = True
@@ -356,12 +434,16 @@ class Dispatcher:
             self._reader.want(lane)
             self._called.set()
 
-    def _put_back(self, start: Start, address: str) -> None:
-        """No attempt was made: its address has as many unanswered ones as it may."""
+    def _put_back(self, start: Start, busy: AddressBusy | None) -> None:
+        """No attempt was made: the lease was over, or its address has as many unanswered ones as it may."""
         lane, now = start.lane, self._clock.now()
+        if self.in_flight.get(start.entry.message.id) is not start:
+            self._roster.release(lane, start.entry.message)
+            self._board.ended(start, now)
+            return
         del self.in_flight[start.entry.message.id]
         self._board.put_back(start, now)
-        if not self._board.wait_for_address(lane.host, address, now):
+        if busy is not None and not self._board.wait_for_address(lane.host, busy.address, now):
             lane.woken = True  # when it leaves memory it is not to be named before its time
         if not lane.enabled:
             self._retreat(lane)
@@ -370,7 +452,7 @@ class Dispatcher:
     def _settled(self, start: Start, settlement: Settlement, result: Any) -> None:
         """An outcome is on disk: where the message stands now is for the next read to say."""
         lane, message = start.lane, start.entry.message
-        self._unwritten -= 1
+        self._unwritten.pop(message.id, None)
         self._roster.release(lane, message)
         if self._reader.is_reading(lane):
             lane.lately.add(message.id)
@@ -381,6 +463,15 @@ class Dispatcher:
         self._changed[lane] = None
 
     def _sort_out(self, lane: Lane) -> None:
+        """After a read. Where older messages turned out to wait on disk, younger ones in memory go behind them."""
+        younger = [entry.message for entry in self._reader.overtaking.pop(lane, ())]
+        for message in younger:
+            self._roster.release(lane, message)
+        if self.is_leaving(lane.host.name):
+            self._empty(lane, [lane.fresh, lane.due])
+            return
+        if younger:
+            self._shelve(lane, younger)
         if not lane.enabled:
             self._retreat(lane)
 

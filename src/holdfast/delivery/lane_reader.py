@@ -28,6 +28,8 @@ class LaneReader:
         self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
         self._broken: set[MessageId] = set()
         self.wanted: dict[str, Lane] = {}
+        self.overtaking: dict[Lane, list[Entry]] = {}
+        """Messages that arrived before their lane was read, where older ones turned out to wait in its queue."""
         store.on_broken = self._tell_broken
 
     def want(self, lane: Lane) -> None:
@@ -36,6 +38,13 @@ class LaneReader:
         if lane.key != lane.host.name:
             lane.host.reads.add(lane)
 
+    def forget(self, lane: Lane) -> None:
+        """A lane is not wanted any more, also if it is just being read."""
+        if lane.loading:
+            self._done(lane)
+        self._meanwhile.pop(lane, None)
+        self.overtaking.pop(lane, None)
+
     def _done(self, lane: Lane) -> None:
         lane.loading = False
         del self.wanted[lane.key]
@@ -43,7 +52,7 @@ class LaneReader:
 
     def note_queued(self, lane: Lane, message: Message) -> None:
         """A message went to this lane's queue on disk, or among those due later."""
-        self._note(lane, message.born, queued=message.born <= self._clock.now())
+        self._note(lane, message.born, queued=not message.is_delayed or message.born <= self._clock.now())
 
     def note_due(self, lane: Lane, due: int) -> None:
         """A message of this lane is to be tried again then."""
@@ -67,18 +76,20 @@ class LaneReader:
         for lane in lanes:
             self._meanwhile[lane] = []
         views = await self._store.survey(asks, self._bytes_left)
+        read = [lane for lane in lanes[: len(views)] if lane in self._meanwhile]
         for lane, view in zip(lanes, views, strict=False):
-            self._done(lane)
-            self._take(lane, view)
+            if lane in self._meanwhile:
+                self._done(lane)
+                self._take(lane, view)
         for lane in lanes[len(views) :]:
-            del self._meanwhile[lane]
-        return unreadable + lanes[: len(views)]
+            self._meanwhile.pop(lane, None)
+        return unreadable + read
 
     async def hydrate(self, lane: Lane) -> None:
         """Make sure that a lane's circuit is known."""
         view = (await self._store.survey([Ask(lane.key, 0, 0, 0, None, frozenset())]))[0]
         if not lane.hydrated:
-            self._roster.hydrate(lane, view.record)
+            self._roster.hydrate(lane, view.record, self._clock.now())
 
     def may_read(self, lane: Lane) -> bool:
         """What is known of a lane, and a probe for it, is always read; its messages only while there is room."""
@@ -103,7 +114,9 @@ class LaneReader:
 
     def _take(self, lane: Lane, view: View) -> None:
         if not lane.hydrated:
-            self._roster.hydrate(lane, view.record)
+            self._roster.hydrate(lane, view.record, self._clock.now())
+            if view.heads.waiting is not None:
+                self.overtaking[lane] = lane.take_younger(view.heads.waiting)
         passed = lane.lately | lane.known.keys()
         lane.stale = False
         in_order = self._in_order(lane, view.fresh)

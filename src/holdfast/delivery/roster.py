@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from holdfast.core.budget import Budget
+from holdfast.core.circuit import Circuit
 from holdfast.core.lane import Host, Lane
 from holdfast.core.memory import DELIVERING, weight
 from holdfast.core.message import Message
@@ -25,7 +26,8 @@ class Roster:
     def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:
         self._store = store
         self._per_host = per_host
-        self._run = run
+        self.run = run
+        """When it began to deliver; where replicas share a store, when the fleet did."""
         self._rate = rate
         self._rates = rates
         self._hosts: dict[str, Host] = {}
@@ -66,18 +68,29 @@ class Roster:
         """The lane of this key, live from now on. One that was not in memory still has to be hydrated."""
         lane = self.live.get(key)
         if lane is None:
-            lane = self._cold.pop(key, None) or self._create(key, host or key)
+            lane = self._cold.pop(key, None) or Lane(key, self._host(host or key))
             self.live[key] = lane
         return lane
 
-    def hydrate(self, lane: Lane, record: LaneRecord | None) -> None:
+    def hydrate(self, lane: Lane, record: LaneRecord | None, now: int) -> None:
         """Give a lane what is stored of it. A host that another run wrote begins in slow start.
 
         Of a host with several circuits one may be new to this run and another old: it begins in slow start too.
         """
         lane.hydrated = True
+        lane.stored = record is not None
         if record is None:
-            return
+            lane.circuit = Circuit.new(now)
+        else:
+            self._take_over(lane, record)
+        host = lane.host
+        if not host.known:
+            host.known = True
+            is_new = (record is None or record.run == self.run) and lane.key == host.name
+            limit = self._per_host if record is None else min(record.limit, self._per_host)
+            host.limit = limit if is_new else 1
+
+    def _take_over(self, lane: Lane, record: LaneRecord) -> None:
         if record.host != lane.host.name:
             self._move(lane, record.host)
         lane.circuit = record.circuit
@@ -85,10 +98,6 @@ class Roster:
         host.hold_until = max(host.hold_until, record.hold_until)
         if host.answers is None:
             host.answers = record.answers
-        if not host.known:
-            host.known = True
-            is_new = record.run == self._run and lane.key == host.name
-            host.limit = min(record.limit, self._per_host) if is_new else 1
 
     def retire(self, lane: Lane) -> None:
         """A lane with nothing left in memory. The longest cold one makes room, and its counters go to disk."""
@@ -110,28 +119,42 @@ class Roster:
         if lane is not None:
             self._drop(lane)
 
+    def all_lanes(self) -> list[Lane]:
+        return [*self.live.values(), *self._cold.values()]
+
+    def let_go(self, lane: Lane) -> None:
+        """A lane with nothing left in memory goes to another replica, with what was counted here."""
+        self._save(lane)
+        self.drop(lane)
+
+    def drop(self, lane: Lane) -> None:
+        """Nothing of what is known of a lane holds any more."""
+        self.live.pop(lane.key, None)
+        self._cold.pop(lane.key, None)
+        self._drop(lane)
+
+    def lose_all(self) -> None:
+        """Nothing of what is known here holds any more."""
+        self.live.clear()
+        self._cold.clear()
+        self._hosts.clear()
+
     def close(self) -> None:
         """At shutdown: what was counted and not yet written goes to disk."""
-        for lane in (*self.live.values(), *self._cold.values()):
+        for lane in self.all_lanes():
             self._save(lane)
 
     def _save(self, lane: Lane) -> None:
         if lane.hydrated and lane.dirty:
             self._store.submit(SaveLane(lane))
 
-    def _create(self, key: str, host: str) -> Lane:
-        return Lane(key, self._host(host))
-
     def _host(self, name: str) -> Host:
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = self._new_host(name)
+            host = self._hosts[name] = Host(name, self._per_host, self._per_host, self._interval(name))
             host.answers = self._answers.get(name)
         host.lanes += 1
         return host
-
-    def _new_host(self, name: str) -> Host:
-        return Host(name, self._per_host, self._per_host, self._interval(name))
 
     def _move(self, lane: Lane, host: str) -> None:
         self._drop(lane)
@@ -139,8 +162,8 @@ class Roster:
 
     def _drop(self, lane: Lane) -> None:
         lane.host.lanes -= 1
-        if not lane.host.lanes and not lane.host.in_flight:
-            self._hosts.pop(lane.host.name, None)
+        if not lane.host.lanes and not lane.host.in_flight and self._hosts.get(lane.host.name) is lane.host:
+            del self._hosts[lane.host.name]
             self._remember_answers(lane.host)
 
     def _remember_answers(self, host: Host) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 import trio
@@ -18,17 +18,13 @@ from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
-from holdfast.delivery.fleet.dispatcher import FleetDispatcher
-from holdfast.delivery.fleet.roster import FleetRoster
-from holdfast.delivery.fleet.settling import FleetSettling
-from holdfast.delivery.fleet.upkeep import FleetUpkeep
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.settling import Settling
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Retention, Upkeep
 from holdfast.news import News
-from holdfast.store.port import Store
+from holdfast.store.port import SharedStore, Store
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -61,23 +57,10 @@ def retry_rules(config: Config) -> RetryRules:
     return RetryRules(rules.base, rules.max_retries, rules.expire_after, rules.jitter, rules.retry_after_limit)
 
 
-class Parts(NamedTuple):
-    """What delivery is made of."""
-
-    roster: type[Roster]
-    settling: type[Settling]
-    dispatcher: type[Dispatcher]
-    upkeep: type[Upkeep]
-
-
-ALONE = Parts(Roster, Settling, Dispatcher, Upkeep)
-FLEET = Parts(FleetRoster, FleetSettling, FleetDispatcher, FleetUpkeep)
-
-
 class Delivery:
-    """`dispatcher` and `upkeep` run until cancelled; then what was counted or claimed is handed to the store.
+    """`dispatcher` and `upkeep` run until cancelled; then what was counted is handed to the store.
 
-    `shared`: the store is a SharedStore, and other replicas deliver from it too.
+    `shared` is the store, where replicas share it: it tells which hosts come and go.
     """
 
     def __init__(
@@ -92,16 +75,36 @@ class Delivery:
         tally: Tally,
         keys: RouteKeys | None = None,
         *,
-        shared: bool = False,
+        shared: SharedStore | None = None,
     ) -> None:
         circuit, retry = circuit_rules(config), retry_rules(config)
-        parts = FLEET if shared else ALONE
-        self._roster = parts.roster(store, run=run, **_host_limits(config))
+        self._roster = Roster(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
         self._board = Board(circuit, **_budgets(config))
-        self._settling = parts.settling(circuit, retry, chance, tally, news)
-        self.dispatcher = parts.dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
-        self._upkeep = parts.upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
+        self._settling = Settling(circuit, retry, chance, tally, news)
+        self.dispatcher = Dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
+        self._upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
+        if shared is not None:
+            self._listen_to(shared, clock)
+
+    def _listen_to(self, store: SharedStore, clock: Clock) -> None:
+        store.on_accepted_elsewhere = lambda message: self._settling.tell_accepted(message, clock.now())
+        store.on_arrived = self.dispatcher.arrived
+        store.on_lease = self._renewed
+        store.on_gained = self._gained
+        store.on_letting_go = self.dispatcher.let_go
+        self.dispatcher.is_leaving = store.is_leaving
+        self.dispatcher.on_left = store.left
+        store.on_lost = self.dispatcher.lose_all
+        store.on_back = self._upkeep.begin_grace
+
+    def _renewed(self, begins_until: int, run: int) -> None:
+        self._roster.run = run
+        self.dispatcher.allow(begins_until)
+
+    def _gained(self, has_come: Callable[[str], bool]) -> None:
+        self.dispatcher.gain(has_come)
+        self._upkeep.review()
 
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""

@@ -110,7 +110,8 @@ class Settling(Telling):
             lane.host.slow_start()
             self.tell_change(lane, change)
         self._tell_delivery(start, attempt, now)
-        saved = lane if had_failures or change is not None else None
+        saved = lane if had_failures or change is not None or not lane.stored else None
+        lane.stored = True
         return Settlement(Deliver(start.entry, attempt, saved), None, change)
 
     def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> Settlement:
@@ -140,6 +141,12 @@ class Settling(Telling):
             return None
         chance = self._chance() if self._retry.jitter else 0.0
         return after_failure(self._retry, start.entry.place.retry, now, outcome.retry_after, chance)
+
+    def tell_lost(self, start: Start) -> None:
+        """An attempt ended whose message is another replica's by now."""
+        self.tally.fenced += 1
+        message = start.entry.message
+        self.news.tell(logging.WARNING, "outcome_fenced", message=id_text(message.id), host=message.host)
 
     def _tell_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
         self.tally.delivered += 1

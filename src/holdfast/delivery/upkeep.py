@@ -13,7 +13,7 @@ import trio
 
 from holdfast.clock import Clock, sleep_until
 from holdfast.core.circuit import CircuitRules, CircuitState
-from holdfast.core.errors import CommitFailed
+from holdfast.core.errors import CommitFailed, Fenced, StoreAway
 from holdfast.core.lane import Lane
 from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.core.schedule import RetryRules
@@ -84,8 +84,8 @@ class Upkeep:
         self._retention = retention
         self._tally = tally
         self._news = news
-        self.begin_grace()
         self._called = trio.Event()
+        self.begin_grace()
         self._to_review = True
         self._evict_after: bytes | None = None
         self._evict_circuits_from = 0
@@ -101,6 +101,10 @@ class Upkeep:
 
     def configure(self, circuit: CircuitRules, retry: RetryRules, retention: Retention) -> None:
         self._circuit, self._retry, self._retention = circuit, retry, retention
+        self.review()
+
+    def review(self) -> None:
+        """Lanes may have moments that were computed by other numbers."""
         self._to_review = True
         self._called.set()
 
@@ -108,6 +112,7 @@ class Upkeep:
         """Nothing expires or is purged for a while from now on, and disabled circuits are probed first."""
         self._started = self._clock.now()
         self._grace_ends = self._started + min(GRACE, self._circuit.probe_every)
+        self.call()  # What is waited for may be by a time that was set back.
 
     # -- single lanes ------------------------------------------------------------------------------------------------
 
@@ -183,16 +188,23 @@ class Upkeep:
         # A commit that failed ends the process: app does that, after everyone got an answer.
         with suppress(CommitFailed):
             while True:
-                if self._to_review:
-                    await self._review_lanes()
-                if await self._sweep():
-                    continue
-                self._called = trio.Event()
-                moment = await self._next_sweep()
-                while self._clock.now() < moment and not self._called.is_set():
-                    with trio.CancelScope(deadline=self._clock.deadline(moment)):
-                        await self._called.wait()
-                        await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
+                with suppress(StoreAway, Fenced):
+                    await self._run()
+                self._to_review = True
+                await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
+
+    async def _run(self) -> None:
+        while True:
+            if self._to_review:
+                await self._review_lanes()
+            if await self._sweep():
+                continue
+            self._called = trio.Event()
+            moment = await self._next_sweep()
+            while self._clock.now() < moment and not self._called.is_set():
+                with trio.CancelScope(deadline=self._clock.deadline(moment)):
+                    await self._called.wait()
+                    await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
 
     async def _review_lanes(self) -> None:
         """Lanes that nothing touches wake and expire by the numbers of today's config too."""
@@ -203,13 +215,15 @@ class Upkeep:
 
     async def _sweep(self) -> bool:
         """One step. Returns whether there may be more to remove at once."""
+        if not self._store.is_swept_here:
+            return False
         now = self._clock.now()
-        store = await self._store.statistics()
+        room = await self._store.room()
         finished = await self._store.oldest_finished()
-        if store.is_scarce and await self._evict(finished, now):
+        if room.is_scarce and await self._evict(finished, now):
             return True
         # In a full store even an empty step is worth it: whether there is room again shows with a commit.
-        if self._next_due(finished, now) > now and not store.full:
+        if self._next_due(finished, now) > now and not room.full:
             return False
         removed: int = await self._store.perform(self._past_retention(now))
         return removed >= STEP
@@ -236,11 +250,11 @@ class Upkeep:
 
     async def _is_still_scarce(self, removed: int) -> bool:
         """Count what was removed, and look whether it is enough."""
-        store = await self._store.statistics()
+        room = await self._store.room()
         if removed:
             self._tally.evicted += removed
-            self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=store.used_bytes)
-        return store.is_scarce
+            self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=room.used_bytes)
+        return room.is_scarce
 
     async def _evict_circuits(self, now: int) -> int:
         """Records of idle circuits: each step looks at some of all circuits, and after the last the search rests."""
@@ -261,8 +275,10 @@ class Upkeep:
         return Purge(now - retention.delivered, now - retention.dead, now - retention.keys, STEP)
 
     async def _next_sweep(self) -> int:
+        if not self._store.is_swept_here:
+            return NEVER
         now = self._clock.now()
-        if (await self._store.statistics()).full:
+        if (await self._store.room()).full:
             return now + SWEEP_AT_MOST_EVERY
         return max(now + SWEEP_AT_MOST_EVERY, self._next_due(await self._store.oldest_finished(), now))
 

@@ -34,6 +34,9 @@ class FastClock:
     def wall(self) -> int:
         return self.now()
 
+    def uptime(self) -> int:
+        return self.now()
+
     def deadline(self, moment: int) -> float:
         ahead = moment - self.now()
         if ahead > 0:

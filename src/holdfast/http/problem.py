@@ -41,16 +41,19 @@ class Problem(Exception):
     def __str__(self) -> str:
         return f"{self.status} {self.title}: {self.detail}"
 
-    def response(self) -> Response:
-        document = {
+    @property
+    def document(self) -> dict[str, Any]:
+        return {
             **self.extra,
             "type": self.type,
             "title": self.title,
             "status": self.status,
             "detail": self.detail,
         }
+
+    def response(self) -> Response:
         headers = [(b"content-type", b"application/problem+json"), *self.headers]
-        return Response(self.status, headers, json.dumps(document).encode())
+        return Response(self.status, headers, json.dumps(self.document).encode())
 
 
 def problem_for_status(status: int, detail: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> Problem:

@@ -131,12 +131,16 @@ class Actions:
             swept: Swept = await self._store.perform(ReplayDead(select, self._clock.now(), step))
             replayed += swept.count
             self._tally.replayed += swept.count
-            for lane, host in swept.lanes.items():
-                self._deliveries.slow_start(lane, host)
+            self._approach(swept.lanes)
             if swept.after is None or replayed == limit:
                 self._news.tell(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
                 return replayed
             select = _go_on(select, swept.after)
+
+    def _approach(self, lanes: Mapping[str, str]) -> None:
+        """Messages of these lanes were replayed, to these hosts."""
+        for lane, host in lanes.items():
+            self._deliveries.slow_start(lane, host)
 
     async def dead_filter(self, body: Mapping[str, Any]) -> DeadFilter:
         only(body, "host", "since", "until", "reason", "limit")

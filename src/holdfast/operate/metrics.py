@@ -11,6 +11,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -21,6 +22,7 @@ import trio
 from holdfast import __version__
 from holdfast.clock import Clock, offset
 from holdfast.core.circuit import CircuitState, Reason
+from holdfast.core.errors import StoreAway
 from holdfast.core.message import DeadReason, ErrorKind, masked_lane
 from holdfast.core.tally import Distribution, Tally
 from holdfast.operate.insight import Insight
@@ -98,6 +100,7 @@ class Metrics:
         self._connections = connections
         self._volume = volume
         self._thread = trio.CapacityLimiter(1)
+        self._last_unwell: list[CircuitView] = []
 
     async def scrape(self) -> bytes:
         scene = await self._look()
@@ -108,12 +111,14 @@ class Metrics:
         await self._condition.counting()
         store = await self._store.statistics()
         free = await trio.to_thread.run_sync(_volume_free, self._volume, limiter=self._thread)
-        unwell = await self._unwell(store)
+        # Of a database that is away the last known figures are shown, and so are these.
+        with suppress(StoreAway):
+            self._last_unwell = await self._unwell(store)
         return Scene(
             now=self._clock.now(),
             store=store,
             volume_free=free,
-            unwell=unwell,
+            unwell=self._last_unwell,
             tally=self._condition.tally,
             in_flight=self._deliveries.attempts_in_flight,
             connections=self._connections(),

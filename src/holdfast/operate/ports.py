@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Protocol
 
 from holdfast.core.circuit import Change
-from holdfast.core.fleet import Role
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId
+from holdfast.core.ownership import Role
 from holdfast.core.tally import Tally
 
 

@@ -1,11 +1,12 @@
 """Paths to handlers: a table of method, path and handler, the same for both of the operators' listeners."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.errors import CommitFailed, Fenced, StoreAway
 from holdfast.http.problem import Problem
 from holdfast.http.server import Request, Response, StreamingResponse
 
@@ -55,8 +56,18 @@ class Router:
 
 
 async def _answered(handler: Handler, call: Call) -> Response | StreamingResponse:
-    try:
+    with store_problems():
         return await handler(call)
+
+
+@contextmanager
+def store_problems() -> Iterator[None]:
+    """What the store could not do, as whoever asked for it is told."""
+    try:
+        yield
+    except Fenced as error:
+        detail = "Another replica has just taken over what was asked for, and nothing of it was done. Repeat it."
+        raise problem(503, "moved", detail) from error
     except StoreAway as error:
         detail = f"The database is away ({error}); what was asked for may or may not be done. Repeat it in a while."
         raise problem(503, "store-away", detail) from error

@@ -19,11 +19,13 @@ from holdfast.store.moving import Moving
 from holdfast.store.port import (
     ALL_CLASSES,
     NO_LIMIT,
+    SCARCE,
     Agenda,
     Ask,
     CircuitView,
     DeadFilter,
     Finished,
+    StoreRoom,
     StoreStatistics,
     Story,
     View,
@@ -124,6 +126,10 @@ class Asking(ABC):
         return await self._read(
             lambda transaction: reads.statistics(transaction, self._engine.path, self._engine.room(), full)
         )
+
+    async def room(self) -> StoreRoom:
+        room = await self._read(lambda transaction: self._engine.room())
+        return StoreRoom(room.used, self.full or room.needed > SCARCE * room.limit, self.full)
 
     def _tell_faults(self, faults: Sequence[Fault]) -> None:
         for table, key, what in faults:

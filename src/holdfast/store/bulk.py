@@ -7,6 +7,7 @@ from itertools import islice
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
+from holdfast.core.place import dead, due_at_once, replayed
 from holdfast.store import choosing, records
 from holdfast.store.port import (
     DropDead,
@@ -42,7 +43,7 @@ def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:
     for id, standing_there in expired:
         place = work.place_of(id, standing_there)
         work.leave(id, operation.lane, place)
-        work.bury(id, operation.lane, place, operation.now, DeadReason.EXPIRED)
+        work.bury(id, operation.lane, dead(place, operation.now), DeadReason.EXPIRED)
     return [id for id, _ in expired]
 
 
@@ -64,9 +65,9 @@ def _replay(work: Work, letter: bytes, lane: str, host: str, now: int) -> None:
     id = unstamp(letter)[1]
     work.exhume(letter, lane)
     work.know_lane(lane, host)
-    work.enqueue(id, lane, now)
-    attempts = work.place_of(id, Place(Standing.DEAD, 0)).attempts
-    work.set_place(id, Place(Standing.WAITING, now, attempts=attempts))
+    place = replayed(work.place_of(id, Place(Standing.DEAD, 0)), now)
+    work.enqueue(id, lane, place)
+    work.set_place(id, place)
 
 
 def drop_dead(work: Work, operation: DropDead, encoded: None) -> Swept:
@@ -107,8 +108,7 @@ def retry_now(work: Work, operation: RetryNow, encoded: None) -> Retried:
         return Retried.REPLAYED
     if place.standing is Standing.RETRY:
         work.leave(message.id, message.lane, place)
-        sooner = place._replace(due=operation.now, born=min(place.born, operation.now), held=False)
-        work.set_retry(message.id, message.lane, sooner)
+        work.set_retry(message.id, message.lane, due_at_once(place, operation.now))
     return Retried.DUE
 
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Standing, id_text
+from holdfast.core.room import MESSAGE_COST
 from holdfast.store import records
 from holdfast.store.keys import epochs
-from holdfast.store.shares import MESSAGE_COST, known_shares
+from holdfast.store.shares import known_shares
 from holdfast.store.sound import ID, fault_of
 from holdfast.store.standing import INDEXES, entry_id, is_seated, place_of, seats_of, stray_detail, stray_entry
 from holdfast.store.summaries import rows_of_summary, summary_of

@@ -101,7 +101,7 @@ def _key_of(transaction: Transaction, message: Message) -> KeyUse | None:
 
 def hand_over(work: Work, operation: HandOver, encoded: None) -> int:
     gone = 0
-    for message, read_at, _ in operation.entries:
+    for message, read_at in operation.entries:
         if _leaves(work, message, read_at):
             work.erase_all(message.id)
             keys.forget(work.transaction, handoff_digest(message.id))
@@ -124,13 +124,3 @@ def _leaves(work: Work, message: Message, read_at: Place) -> bool:
 def is_here(transaction: Transaction, id: MessageId) -> bool:
     """Whether a message has a record, waiting, dead or delivered."""
     return any(transaction.get(table, id) is not None for table in (Table.MESSAGES, Table.DELIVERED))
-
-
-def seat(work: Work, message: Message, place: Place) -> None:
-    """Put a message that was taken over where it stood before."""
-    if place.standing is Standing.RETRY:
-        work.set_retry(message.id, message.lane, place)
-        return
-    work.enqueue(message.id, message.lane, place.born)
-    if place.attempts:
-        work.set_place(message.id, place)

@@ -55,6 +55,7 @@ class Ledger(Asking):
 
     away = False
     """A disk that is not there any more is one that failed."""
+    is_swept_here = True
 
     def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
         super().__init__(engine)

@@ -1,7 +1,7 @@
 """What is done to a stopped store, as the commands call it: check and repair, export and import, compact.
 
 Whoever opens a store here holds its lock like a gateway, so neither can run beside the other. A database is not held:
-all but compact works on it while a fleet does, see postgres/maintenance.py.
+all but compact works on it while a fleet does, see postgres/offline.py.
 
 walking.py   every row, in bounded transactions
 sound.py     whether one row can be read
@@ -128,6 +128,6 @@ def open_database(
 ) -> AbstractContextManager[Maintained]:
     """The same of a database; raises StoreAway if it can't be reached."""
     # Only where it is wanted: its driver is an extra.
-    from holdfast.store.postgres import maintenance
+    from holdfast.store.postgres import offline
 
-    return maintenance.open_database(url, max_size, rules, create=create)
+    return offline.open_database(url, max_size, rules, create=create)

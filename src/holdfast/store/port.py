@@ -5,16 +5,15 @@ outcome, the message's new place and its lane's circuit travel in one operation,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.budget import HostClass
-from holdfast.core.circuit import Change, Circuit, CircuitState
-from holdfast.core.fleet import Crew
+from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import Heads, Lane
-from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Message, MessageId, Place, State
+from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, State
 from holdfast.core.schedule import Dead, RetryAt
 
 Done = Callable[[Any], None]
@@ -84,45 +83,23 @@ class Accept(Operation):
     encoded: tuple[bytes, list[bytes]] | None = None
 
 
-class Report(NamedTuple):
-    """What an attempt tells of its circuit and host, for a store that judges them itself: one that replicas share.
-
-    `fault` is None for a success; `hold_until` is the peace that a Retry-After asked for, or 0.
-    """
-
-    spell: int
-    began: int
-    ended: int
-    probe: bool
-    fault: Fault | None
-    hold_until: int = 0
-
-
 @dataclass(slots=True)
 class Deliver(Operation):
-    """A 2xx: the message leaves, a small record stays. `lane` is saved too when a lost success would be missed.
-
-    Result: a Verdict if there is a report, else None.
-    """
+    """A 2xx: the message leaves, a small record stays. `lane` is saved too when a lost success would be missed."""
 
     entry: Entry
     attempt: Attempt
     lane: Lane | None
-    report: Report | None = None
 
 
 @dataclass(slots=True)
 class Fail(Operation):
-    """A failed attempt. `step` None leaves the place as it is: a probe, or an attempt interrupted by shutdown.
-
-    Result: a Verdict if there is a report, and then the circuit is the store's to change; else None.
-    """
+    """A failed attempt. `step` None leaves the place as it is: a probe, or an attempt interrupted by shutdown."""
 
     entry: Entry
     attempt: Attempt
     step: RetryAt | Dead | None
     lane: Lane
-    report: Report | None = None
 
 
 @dataclass(slots=True)
@@ -301,34 +278,6 @@ class LaneRecord(NamedTuple):
     answers: bool | None = None
 
 
-class Verdict(NamedTuple):
-    """What became of an outcome in a store that replicas share: the change of state that it caused, and the lane as it
-    is now. `fenced`: the message was no longer this replica's, and nothing was recorded.
-    """
-
-    record: LaneRecord | None
-    change: Change | None = None
-    fenced: bool = False
-
-
-class Verb(StrEnum):
-    """What an operator does to a circuit."""
-
-    FREEZE = "freeze"
-    UNFREEZE = "unfreeze"
-    PROBE = "probe"
-
-
-@dataclass(slots=True)
-class Switch(Operation):
-    """An operator's word to a circuit in a store that replicas share. Result: a Verdict."""
-
-    lane: str
-    host: str
-    verb: Verb
-    now: int
-
-
 class Ask(NamedTuple):
     """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`.
 
@@ -422,9 +371,13 @@ class StoreStatistics(NamedTuple):
     earliest_expiry_at: int | None
     full: bool
 
-    @property
-    def is_scarce(self) -> bool:
-        return self.full or self.used_bytes + self.reserved_bytes > SCARCE * self.max_bytes
+
+class StoreRoom(NamedTuple):
+    """How full a store is. `is_scarce`: what can go early goes."""
+
+    used_bytes: int
+    is_scarce: bool
+    full: bool
 
 
 class Acceptance(Protocol):
@@ -454,6 +407,10 @@ class Store(Acceptance, Protocol):
 
     async def perform(self, operation: Operation) -> Any:
         """Submit, wait for the commit, return the result or raise what became of it."""
+
+    @property
+    def is_swept_here(self) -> bool:
+        """Whether what is past its retention is this process's to remove."""
 
     @property
     def pending(self) -> int:
@@ -489,36 +446,44 @@ class Store(Acceptance, Protocol):
 
     async def statistics(self) -> StoreStatistics: ...
 
+    async def room(self) -> StoreRoom:
+        """A small part of the statistics that costs nothing, however much waits."""
+
 
 class SharedStore(Store, Protocol):
-    """A store that replicas share. `survey` claims what it returns for this replica, until an outcome or Shelve, which
-    takes any message that is claimed. Circuits and limits are the store's: lanes in memory are views of them.
+    """A store that replicas share. Each host has one owner among them, which alone delivers to it and writes what
+    follows from that; any replica accepts. What is read and what the agenda names are the owner's own lanes.
     """
 
-    on_lane: Callable[[LaneRecord], None]
-    """Told of a lane whose circuit another replica changed."""
+    on_accepted_elsewhere: Callable[[Message], None]
+    """Told of each message that was accepted here for a host of another replica's."""
 
-    on_call: Callable[[str], None]
-    """Told of a lane that has something to do. A hint: it may get lost without harm."""
+    on_arrived: Callable[[Entry], None]
+    """Told of each message for a host of this replica's that was accepted elsewhere, replayed or moved here: active."""
 
-    on_beat: Callable[[], None]
-    """Told from time to time: whatever hints got lost, look at the agenda."""
+    on_lease: Callable[[int, int], None]
+    """Told with each renewal until when attempts may begin, by the clock's `uptime`, and when the fleet began to
+    deliver.
+    """
 
-    on_crew: Callable[[Crew], None]
-    """Told when replicas came or went."""
+    on_gained: Callable[[Callable[[str], bool]], None]
+    """Told when hosts came to this replica, with which: nothing that was known of them holds."""
+
+    on_letting_go: Callable[[], Collection[str]]
+    """Asked to begin nothing more for hosts that leave. Returns those of which something is in memory or unwritten:
+    `left` is called when something of them has ended.
+    """
 
     on_lost: Callable[[], None]
-    """Told when this replica was taken for dead: nothing in memory is its own any more."""
+    """Told when this replica was declared dead: nothing in memory is its own any more."""
 
     on_back: Callable[[], None]
-    """Told when the store was away and is back."""
+    """Told when the store is back that was unreachable for longer than a lease, and when its clock has jumped."""
 
-    on_offer: Callable[[Message], bool]
-    """Asked of each message that is accepted here, whether it is taken at once."""
+    def owns(self, host: str) -> bool:
+        """Whether this replica delivers to a host."""
 
-    @property
-    def number(self) -> int:
-        """The number that this replica's claims are fenced by at present."""
+    def is_leaving(self, host: str) -> bool:
+        """Whether a host of this replica's goes to another."""
 
-    def may_begin(self, now: int) -> bool:
-        """Whether an attempt may begin: the claims are still this replica's."""
+    def left(self) -> None: ...

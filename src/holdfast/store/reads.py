@@ -209,10 +209,9 @@ def lane_record(transaction: Transaction, key: bytes) -> LaneRecord | None:
         return None
 
 
-def is_unwell(transaction: Transaction, lane: str) -> bool:
-    """Whether a lane's circuit lets nothing through but probes."""
+def circuit_state(transaction: Transaction, lane: str) -> CircuitState:
     record = lane_record(transaction, lane_key(lane))
-    return record is not None and record.circuit.state is not CircuitState.ENABLED
+    return CircuitState.ENABLED if record is None else record.circuit.state
 
 
 def agenda(

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
+from holdfast.core.room import MESSAGE_COST, WATERMARK, refusal
 from holdfast.store.port import SCARCE
 from holdfast.store.reserve import LANE_ROOM, OUTCOME_ROOM
-from holdfast.store.shares import MESSAGE_COST, Shares
+from holdfast.store.shares import Shares
 from holdfast.store.tables import Room, Transaction
 
-WATERMARK = 0.9
 COPIED = 4
 """Pages are copied before they are free again: what new bytes take of the file for a while, times their number."""
 
@@ -48,13 +48,8 @@ class RoomKeeper:
         self._left_in_group = self._left
 
     def refusal(self, transaction: Transaction, message: Message) -> StoreFull | None:
-        if self.full or self._left_in_group <= 0:
-            return StoreFull("the store is full; deliveries go on and make room")
-        held = self._shares.held(transaction, message.host)
-        if held + MESSAGE_COST + len(message.body) > self._limit * self.host_share:
-            text = f"waiting and dead messages of {message.host} hold their whole share of the store"
-            return StoreFull(text, host=message.host)
-        return None
+        is_full, held = self.full or self._left_in_group <= 0, self._shares.held(transaction, message.host)
+        return refusal(message, is_full=is_full, held=held, share=self._limit * self.host_share)
 
     def hold(self, host: str, body_size: int) -> None:
         self._shares.move(host, MESSAGE_COST + body_size)

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 from holdfast.core.errors import CorruptRecord
+from holdfast.core.room import MESSAGE_COST
 from holdfast.store import records
 from holdfast.store.records import lane_key
 from holdfast.store.tables import Engine, Table, Transaction
 from holdfast.store.walking import BATCH, rows_after, step, walk
-
-MESSAGE_COST = 4_096
-"""What each message counts for against its host's share, on top of its body."""
 
 WINDOW = 2_048
 """Sums that SHIFTS holds before the older half of them goes to SHARES."""

@@ -8,10 +8,13 @@ known there.
 A host that gets messages all the time would never have none left here. So while messages are moved, new ones that
 belong behind them are held back: for each page that has gone at most half as many come in, and when little is left none
 do, until that has gone and they can go to the database themselves.
+
+What comes while the database was never heard of has the times of this machine's own clock, which may be wrong. So the
+age of a message that was never tried counts from when it is moved, and it is held for no longer than it was to be.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -54,7 +57,7 @@ class Spool:
         self.ledger = ledger
         self._rules = rules
         self._clock = clock
-        self._mover = Mover(ledger, database.take_in, self._arrived)
+        self._mover = Mover(ledger, self._take_in, self._arrived)
         self._hosts: Counter[str] = Counter()
         self._lanes: set[str] = set()
         self._held: deque[Accept] | None = None
@@ -205,6 +208,10 @@ class Spool:
         self._tidy()
         self.on_moved(moved)
 
+    async def _take_in(self, page: Sequence[Moving]) -> list[Any]:
+        now = self._clock.now()
+        return await self._database.take_in([_of_now(each, now) for each in page])
+
     def _arrived(self, page: list[Moving]) -> None:
         for each in page:
             self.is_not_here(each.message.host)
@@ -227,6 +234,18 @@ class Spool:
             self.ledger.submit(Forget(lane))
         self._lanes.clear()
         self.ledger.submit(Purge(0, 0, self._clock.now() - self._rules.idempotency, PURGED_AT_ONCE))
+
+
+def _of_now(each: Moving, now: int) -> Moving:
+    message, place = each.message, each.place
+    if place.attempts or each.reason is not None:
+        return each
+    born = now + min(max(0, message.born - now), message.born - message.accepted_at)
+    return each._replace(
+        message=message._replace(accepted_at=min(message.accepted_at, now), born=born),
+        place=place._replace(born=born, due=born if place.due else 0),
+        key=None if each.key is None else each.key._replace(at=now),
+    )
 
 
 class _Trial(Hearing):

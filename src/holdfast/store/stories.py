@@ -5,6 +5,7 @@ from heapq import merge
 
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Message, MessageId, Place, Standing, State
+from holdfast.core.place import state_of
 from holdfast.store import reads, records
 from holdfast.store.attempts import attempts_of
 from holdfast.store.port import Story
@@ -12,8 +13,6 @@ from holdfast.store.tables import Table, Transaction
 
 LOOKED_AT = 2_000
 """Records that one page looks at: a filter that matches little ends its page early instead of taking long."""
-
-_STATES = {Standing.ACTIVE: State.QUEUED, Standing.WAITING: State.QUEUED, Standing.DEAD: State.DEAD}
 
 
 def story(transaction: Transaction, id: MessageId, *, whole: bool = True) -> Story | None:
@@ -80,7 +79,4 @@ def standing_of(transaction: Transaction, message: Message) -> tuple[Place, Stat
     active = transaction.get(Table.ACTIVE, message.id) is not None
     standing = Standing.ACTIVE if active else Standing.WAITING
     place = reads.place_of(transaction, message.id, Place(standing, message.born))
-    state = _STATES.get(place.standing, State.RETRYING if place.retry else State.QUEUED)
-    if state is not State.DEAD and reads.is_unwell(transaction, message.lane):
-        state = State.HELD
-    return place, state
+    return place, state_of(place, reads.circuit_state(transaction, message.lane))

@@ -75,8 +75,7 @@ class Work:
         self._lanes.add(lane)
         key = lane_key(lane)
         if self.transaction.get(Table.LANES, key) is None:
-            circuit = Circuit(since=self.group.now, enabled_at=self.group.now)
-            record = LaneRecord(lane, host, circuit, self.rules.per_host, self.rules.run, 0)
+            record = LaneRecord(lane, host, Circuit.new(self.group.now), self.rules.per_host, self.rules.run, 0)
             self.transaction.put(Table.LANES, key, records.encode_lane(record))
             self.touched.add(lane)
 
@@ -91,8 +90,11 @@ class Work:
             known = self._queues[lane] = first_value(self.transaction, Table.WAITING, key) is not None
         return known
 
-    def enqueue(self, id: MessageId, lane: str, born: int) -> None:
-        self.transaction.add(Table.WAITING, lane_key(lane), stamp(born, id))
+    def enqueue(self, id: MessageId, lane: str, place: Place) -> None:
+        """Behind the others of its lane. The place of a message that was never tried is told by its being there."""
+        self.transaction.add(Table.WAITING, lane_key(lane), stamp(place.born, id))
+        if place.attempts:
+            self.set_place(id, place)
         self._queues[lane] = True
         self.touched.add(lane)
 
@@ -144,12 +146,12 @@ class Work:
         now = self.place_of(id, place)
         return now if now.attempts == place.attempts and self.stands(id, lane, now) else None
 
-    def bury(self, id: MessageId, lane: str, place: Place, died: int, reason: DeadReason) -> None:
+    def bury(self, id: MessageId, lane: str, place: Place, reason: DeadReason) -> None:
         key = lane_key(lane)
-        letter = stamp(died, id)
+        letter = stamp(place.due, id)
         self.transaction.put(Table.DEAD, letter, records.encode_dead(key, reason))
         self.transaction.add(Table.DEAD_LANE, key, letter)
-        self.set_place(id, Place(Standing.DEAD, place.born, died, place.retry, place.attempts))
+        self.set_place(id, place)
 
     def exhume(self, letter: bytes, lane: str) -> None:
         """Take a message out of the dead letters; what becomes of it is the caller's to say."""

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.core.errors import StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
+from holdfast.core.place import after_attempt, first_place
 from holdfast.core.schedule import RetryAt
 from holdfast.store import attempts, bulk, handing, keys, records
 from holdfast.store.port import (
@@ -61,15 +62,15 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
         if isinstance(operation, (Deliver, Fail, SaveLane)) and operation.lane is not None:
             lanes[operation.lane.key] = operation.lane
         prepared.append(encoded)
-    encoded_lanes = {key: _encode_lane(lane, rules.run) for key, lane in lanes.items()}
+    encoded_lanes = {key: records.encode_lane(live_record(lane, rules.run)) for key, lane in lanes.items()}
     return Group(operations, prepared, encoded_lanes, claim_of(messages, size), now, last_id)
 
 
-def _encode_lane(lane: Lane, run: int) -> bytes:
+def live_record(lane: Lane, run: int) -> LaneRecord:
+    """What is stored of a lane, as it is in memory now."""
     lane.dirty = False
     host = lane.host
-    record = LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)
-    return records.encode_lane(record)
+    return LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)
 
 
 class Writer:
@@ -126,19 +127,19 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
     transaction.put(Table.MESSAGES, message.id, record)
     for number, piece in enumerate(pieces):
         transaction.put(Table.BODIES, numbered(message.id, number), piece)
-    if operation.place is not None:
-        handing.seat(work, message, operation.place)
-        return Accepted(active=False)
-    if message.born > message.accepted_at:
-        place = Place(Standing.RETRY, message.born, message.born, held=True)
-        work.set_retry(message.id, message.lane, place)
-        return Accepted(active=False)
     key = lane_key(message.lane)
-    if work.has_queue(message.lane, key):
-        transaction.add(Table.WAITING, key, stamp(message.born, message.id))
-        return Accepted(active=False)
-    transaction.put(Table.ACTIVE, message.id, key)
-    return Accepted(active=True)
+    place = first_place(message, operation.place, behind_others=work.has_queue(message.lane, key))
+    if place.standing is Standing.ACTIVE:
+        transaction.put(Table.ACTIVE, message.id, key)
+        return Accepted(active=True)
+    if place.standing is Standing.RETRY:
+        work.set_retry(message.id, message.lane, place)
+    elif operation.place is None:
+        # It stands behind another one, so its lane wakes when it would have.
+        transaction.add(Table.WAITING, key, stamp(place.born, message.id))
+    else:
+        work.enqueue(message.id, message.lane, place)
+    return Accepted(active=False)
 
 
 def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
@@ -167,7 +168,7 @@ def _used_at(work: Work, operation: Accept) -> int:
 
 
 def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
-    message, place, _ = operation.entry
+    message, place = operation.entry
     if not work.leave(message.id, message.lane, place):
         moved = work.moved_to(message.id, message.lane, place)
         if moved is None:
@@ -182,21 +183,20 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
 
 
 def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
-    message, read_at, _ = operation.entry
+    message, read_at = operation.entry
     attempt, step = operation.attempt, operation.step
     place = work.moved_to(message.id, message.lane, read_at)
     if place is None:
         return
-    tried = place._replace(attempts=attempt.number)
+    tried = after_attempt(place, attempt, step)
     if step is None:
         work.set_place(message.id, tried)
     else:
         work.leave(message.id, message.lane, place)
         if isinstance(step, RetryAt):
-            place = Place(Standing.RETRY, place.born, step.due, step.retry, attempt.number, step.held)
-            work.set_retry(message.id, message.lane, place)
+            work.set_retry(message.id, message.lane, tried)
         else:
-            work.bury(message.id, message.lane, tried, attempt.at + attempt.duration, step.reason)
+            work.bury(message.id, message.lane, tried, step.reason)
     attempts.record(work.transaction, message.id, encoded)
 
 
@@ -206,10 +206,8 @@ def shelve(work: Work, operation: Shelve, encoded: None) -> int:
         if not work.transaction.delete(Table.ACTIVE, message.id):
             continue
         work.know_lane(message.lane, message.host)
-        work.enqueue(message.id, message.lane, message.born)
         place = work.place_of(message.id, Place(Standing.ACTIVE, message.born))
-        if place.attempts:
-            work.set_place(message.id, place._replace(standing=Standing.WAITING))
+        work.enqueue(message.id, message.lane, place._replace(standing=Standing.WAITING))
         moved += 1
     return moved
 

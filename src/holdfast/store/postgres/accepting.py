@@ -1,23 +1,27 @@
-"""New messages: one group, one transaction, a handful of round trips however many there are.
+"""New messages: one group, one transaction. One statement if none has an idempotency key and there is room for all.
 
-A message that this replica takes at once, while nothing unclaimed waits before it in its lane, is inserted as its own;
-any other one waits for whoever claims it first.
+Whoever accepts a message only inserts it, as one that has arrived. Where it stands from then on is for the owner of its
+shard to decide, which is told by a notification, or by hand where it is this replica. So ingest writes no row that
+delivery writes, and needs no fence.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from holdfast.core.circuit import Circuit
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message, MessageId, Place, Standing
+from holdfast.core.ownership import shard_of
+from holdfast.core.place import first_place
+from holdfast.core.room import WATERMARK, cost_of, refusal
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
-from holdfast.store.postgres import counting, rows, waking
-from holdfast.store.postgres.connection import Connection, beginning, commit_along
-from holdfast.store.postgres.rows import NUMBERS, RETRY, WAITING
+from holdfast.store.postgres import rows, shares
+from holdfast.store.postgres.arrivals import NOTIFY, notifications, parted
+from holdfast.store.postgres.connection import Connection, Cursor, Line, beginning, commit_along
+from holdfast.store.postgres.rows import ACTIVE, NUMBERS
+from holdfast.store.postgres.statements import Statement
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.room import WATERMARK
-from holdfast.store.shares import MESSAGE_COST
 
 Uses = dict[bytes, tuple[MessageId, bytes]]
 """What each key's digest was used for: the message, and its body's digest."""
@@ -28,16 +32,21 @@ Wanted = dict[bytes, tuple[MessageId, bytes, int]]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message with what was encoded for it on the loop; `offered`: this replica would take it at once."""
+    """A message with what was encoded for it on the loop."""
 
     operation: Accept
     record: bytes
     body: bytes | None
-    offered: bool
 
     @property
     def message(self) -> Message:
         return self.operation.message
+
+    @property
+    def place(self) -> Place:
+        """Where it stands. What is not dead has arrived: its owner puts it there."""
+        place = first_place(self.message, self.operation.place)
+        return place if place.standing is Standing.DEAD else place._replace(standing=Standing.ACTIVE)
 
 
 @dataclass(slots=True)
@@ -56,8 +65,27 @@ class Room:
         return not self.is_measured or self.used + coming > most
 
 
-def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lanes: set[str], terms: Terms) -> list[Any]:
-    """Results as the port has them. `lanes` are known to have their rows; those that get them are added."""
+async def accept(
+    line: Line, arrivals: Sequence[Arrival], room: Room, terms: Terms, *, within: float
+) -> tuple[list[Any], list[MessageId]]:
+    """Results as the port has them; and what had arrived before in those own shards that get something."""
+    if not _need_a_look(arrivals, room, terms):
+        found = await line.carry_out(INSERT, _values(arrivals, [None] * len(arrivals), terms), within=within)
+        room.used += sum(cost_of(arrival.message) for arrival in arrivals)
+        return [Accepted(active=True)] * len(arrivals), parted(found[0][0])
+    return await line.run(partial(_look_and_accept, arrivals=arrivals, room=room, terms=terms), within=within)
+
+
+def _need_a_look(arrivals: Sequence[Arrival], room: Room, terms: Terms) -> bool:
+    """Whether any of them may be refused, or be a duplicate."""
+    if any(arrival.operation.key is not None or arrival.operation.place is not None for arrival in arrivals):
+        return True
+    return room.is_close(sum(cost_of(arrival.message) for arrival in arrivals), terms)
+
+
+def _look_and_accept(
+    connection: Connection, arrivals: Sequence[Arrival], room: Room, terms: Terms
+) -> tuple[list[Any], list[MessageId]]:
     look = Look(connection, arrivals, room, terms)
     results: list[Any] = [look.judge(arrival) for arrival in arrivals]
     chosen = [index for index, result in enumerate(results) if result is None]
@@ -70,14 +98,13 @@ def accept(connection: Connection, arrivals: Sequence[Arrival], room: Room, lane
         if taken[key.digest][0] != arrival.message.id:
             results[index] = _answer(taken[key.digest], key)
     stored = [index for index in chosen if results[index] is None]
-    seats = [seat_of(arrivals[index], look.queues) for index in stored]
-    insert(connection, [arrivals[index] for index in stored], seats, [None] * len(stored), lanes, terms)
-    for index, seat in zip(stored, seats, strict=True):
-        results[index] = Accepted(active=seat.standing is Standing.ACTIVE)
-    connection.commit()
+    with connection.pipeline():
+        arrived = insert(connection, [arrivals[index] for index in stored], [None] * len(stored), terms)
+        commit_along(connection)
+    for index in stored:
+        results[index] = Accepted(active=True)
     room.used += look.added
-    lanes.update(arrivals[index].message.lane for index in stored)
-    return results
+    return results, [] if arrived is None else parted(arrived.fetchall()[0][0])
 
 
 class Look:
@@ -91,19 +118,16 @@ class Look:
         self.added = 0
         keys = [arrival.operation.key for arrival in arrivals if arrival.operation.key is not None]
         moved = [arrival.message.id for arrival in arrivals if arrival.operation.place is not None]
-        offered = sorted({arrival.message.lane for arrival in arrivals if arrival.offered})
-        self._is_close = room.is_close(sum(_cost(arrival.message) for arrival in arrivals), terms)
+        self._is_close = room.is_close(sum(cost_of(arrival.message) for arrival in arrivals), terms)
         with beginning(connection):
-            queues = connection.execute(_QUEUES, (offered,)) if offered else None
             uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
             here = connection.execute(HERE, (moved, moved)) if moved else None
-        self.queues = {row[0] for row in queues.fetchall()} if queues else set()
         self._used = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
         self._here = {row[0] for row in here.fetchall()} if here else set()
         if self._is_close:
             hosts = {arrival.message.host for arrival in arrivals}
-            self._held = counting.held(connection, hosts)
-            room.measure(counting.total(connection).bytes)
+            self._held = shares.held(connection, hosts)
+            room.measure(shares.total(connection).bytes)
 
     def judge(self, arrival: Arrival) -> Any:
         """What keeps a message from being stored: an earlier use of its key, or want of room."""
@@ -120,7 +144,7 @@ class Look:
             return refusal
         if key is not None:
             self._uses[key.digest] = message.id, key.body
-        cost = _cost(message)
+        cost = cost_of(message)
         self.added += cost
         self._held[message.host] = self._held.get(message.host, 0) + cost
         return None
@@ -134,18 +158,9 @@ class Look:
     def _refusal(self, message: Message) -> StoreFull | None:
         if not self._is_close:
             return None
-        terms = self._terms
-        if self._room.used + self.added > WATERMARK * terms.max_size:
-            return StoreFull("the store is full; deliveries go on and make room")
-        held = self._held.get(message.host, 0)
-        if held + _cost(message) > terms.max_size * terms.rules.host_share:
-            text = f"waiting and dead messages of {message.host} hold their whole share of the store"
-            return StoreFull(text, host=message.host)
-        return None
-
-
-def _cost(message: Message) -> int:
-    return MESSAGE_COST + len(message.body)
+        most = self._terms.max_size
+        is_full, held = self._room.used + self.added > WATERMARK * most, self._held.get(message.host, 0)
+        return refusal(message, is_full=is_full, held=held, share=most * self._terms.rules.host_share)
 
 
 def used_at(operation: Accept, terms: Terms) -> int:
@@ -191,102 +206,61 @@ def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
     return {digest: (id, body) for digest, id, body in found}
 
 
-def seat_of(arrival: Arrival, queues: set[str]) -> Place:
-    """Where a new message stands."""
-    message, place = arrival.message, arrival.operation.place
-    if place is not None and place.standing not in (Standing.ACTIVE, Standing.WAITING):
-        return place
-    if place is None and message.born > message.accepted_at:
-        return Place(Standing.RETRY, message.born, message.born, held=True)
-    if place is None and arrival.offered and message.lane not in queues:
-        return Place(Standing.ACTIVE, message.born)
-    queues.add(message.lane)
-    return Place(Standing.WAITING, message.born) if place is None else place._replace(standing=Standing.WAITING)
-
-
 def insert(
     connection: Connection,
     arrivals: Sequence[Arrival],
-    seats: Sequence[Place],
     reasons: Sequence[int | None],
-    known: set[str],
     terms: Terms,
-) -> None:
-    """Put messages where they stand. `reasons` are the numbers of those that dead ones died of."""
-    if not arrivals:
-        return
-    counts = counting.Counts()
-    claimable: dict[str, int] = {}
-    for arrival, seat in zip(arrivals, seats, strict=True):
-        message, standing = arrival.message, NUMBERS[seat.standing]
-        counts.add(message.host, message.lane, standing, len(message.body))
-        if standing in (WAITING, RETRY):
-            moment = terms.now if standing == WAITING else seat.due
-            claimable[message.lane] = min(moment, claimable.get(message.lane, moment))
-    new = {arrival.message.lane: arrival.message.host for arrival in arrivals if arrival.message.lane not in known}
-    with connection.pipeline():
-        connection.execute(
-            """INSERT INTO messages
-            (id, lane, standing, born, due, retry, attempts, held, reason, size, owner, record, body)
-            SELECT * FROM unnest(%s::bytea[], %s::text[], %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[],
-                %s::integer[], %s::boolean[], %s::smallint[], %s::integer[], %s::bigint[], %s::bytea[],
-                %s::bytea[])""",
-            (
-                [arrival.message.id for arrival in arrivals],
-                [arrival.message.lane for arrival in arrivals],
-                [NUMBERS[seat.standing] for seat in seats],
-                [seat.born for seat in seats],
-                [seat.due for seat in seats],
-                [seat.retry for seat in seats],
-                [seat.attempts for seat in seats],
-                [seat.held for seat in seats],
-                list(reasons),
-                [len(arrival.message.body) for arrival in arrivals],
-                [terms.number if seat.standing is Standing.ACTIVE else None for seat in seats],
-                [arrival.record for arrival in arrivals],
-                [arrival.body for arrival in arrivals],
-            ),
-        )
-        counts.write(connection, terms.writer)
-        if new:
-            know_lanes(connection, new, terms)
-        if not claimable:
-            commit_along(connection)
-    waking.lower(connection, claimable, terms, born=all(arrival.operation.place is None for arrival in arrivals))
+) -> Cursor | None:
+    """Insert messages and tell the owners of their shards. `reasons` are the numbers of those that dead ones died of.
+    Returns the answer of INSERT, which is not waited for as a part of a pipeline.
+    """
+    return connection.execute(INSERT.text, _values(arrivals, reasons, terms)) if arrivals else None
 
 
-def know_lanes(connection: Connection, lanes: dict[str, str], terms: Terms) -> None:
-    """Lanes that may be new get their rows, with the moment at which they are forgotten if nothing more comes."""
-    keys = sorted(lanes)
-    hosts = sorted(set(lanes.values()))
-    circuit = Circuit(since=terms.now, enabled_at=terms.now)
-    connection.execute(
-        """INSERT INTO lanes (lane, host, state, spell, changed_at, record)
-        SELECT v.lane, v.host, 0, 0, %s::bigint, v.record FROM unnest(%s::text[], %s::text[], %s::bytea[])
-            AS v(lane, host, record) ON CONFLICT (lane) DO NOTHING""",
-        (
-            terms.now,
-            keys,
-            [lanes[key] for key in keys],
-            [rows.encode_circuit(key, lanes[key], circuit) for key in keys],
-        ),
-    )
-    connection.execute(
-        """INSERT INTO hosts (host, most, streak, hold_until, run)
-        SELECT v, 0, 0, 0, %s::bigint FROM unnest(%s::text[]) AS v ON CONFLICT (host) DO NOTHING""",
-        (terms.run, hosts),
-    )
-    connection.execute(
-        """INSERT INTO wakes (lane, at) SELECT v, %s::bigint FROM unnest(%s::text[]) AS v
-        ON CONFLICT (lane) DO NOTHING""",
-        (terms.now + terms.rules.circuit.forget_after, keys),
-    )
+def _values(arrivals: Sequence[Arrival], reasons: Sequence[int | None], terms: Terms) -> dict[str, Any]:
+    counts = shares.Counts()
+    places = [arrival.place for arrival in arrivals]
+    standings = [NUMBERS[place.standing] for place in places]
+    messages = [arrival.message for arrival in arrivals]
+    shards = [shard_of(message.host) for message in messages]
+    for message, place, standing in zip(messages, places, standings, strict=True):
+        counts.add(message.host, message.lane, rows.counted_as(standing, place.due), len(message.body))
+    channels, payloads = notifications([message.id for message in messages], shards, terms)
+    return {
+        "ids": [message.id for message in messages],
+        "of_lanes": [message.lane for message in messages],
+        "standings": standings,
+        "born": [place.born for place in places],
+        "due": [place.due for place in places],
+        "retries": [place.retry for place in places],
+        "attempts": [place.attempts for place in places],
+        "held": [place.held for place in places],
+        "reasons": list(reasons),
+        "sizes": [len(message.body) for message in messages],
+        "shards": shards,
+        "records": [arrival.record for arrival in arrivals],
+        "bodies": [arrival.body for arrival in arrivals],
+        "own": list(terms.owned & set(shards)),
+        "channels": channels,
+        "payloads": payloads,
+        **counts.values(terms.writer),
+    }
 
 
-# Asked for in the index's order: beside one lane that holds nearly all there is, EXISTS reads the whole table.
-_QUEUES = """SELECT v FROM unnest(%s::text[]) AS v WHERE (
-    SELECT born FROM messages m WHERE m.lane = v AND m.standing = 1 AND m.owner IS NULL ORDER BY born, id LIMIT 1
-    ) IS NOT NULL"""
+INSERT = Statement(f"""WITH inserted AS (
+        INSERT INTO messages
+        (id, lane, standing, born, due, retry, attempts, held, reason, size, shard, record, body, arrival)
+        SELECT *, nextval('arrivals') FROM unnest(%(ids)s::bytea[], %(of_lanes)s::text[], %(standings)s::smallint[],
+            %(born)s::bigint[], %(due)s::bigint[], %(retries)s::smallint[], %(attempts)s::integer[],
+            %(held)s::boolean[], %(reasons)s::smallint[], %(sizes)s::integer[], %(shards)s::smallint[],
+            %(records)s::bytea[], %(bodies)s::bytea[])
+    ), counted AS ({shares.ADD})
+    SELECT string_agg(id, '') FROM messages WHERE shard = ANY(%(own)s::smallint[]) AND standing = {ACTIVE}
+    UNION ALL SELECT {NOTIFY} FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS v(channel, payload)""")
+"""Returns the ids of what had arrived before in own shards, in one value. After it there is an empty one for each
+notification.
+"""
 USES = "SELECT digest, id, body, used FROM keys WHERE digest = ANY(%s::bytea[])"
 HERE = """SELECT id FROM messages WHERE id = ANY(%s::bytea[])
     UNION ALL SELECT id FROM delivered WHERE id = ANY(%s::bytea[])"""

@@ -14,7 +14,7 @@ from psycopg.abc import Buffer, DumperKey
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
 
-_BOOL, _BYTEA, _INT8, _TEXT = 16, 17, 20, 25
+_BOOL, _BYTEA, _INT8, _INT2, _INT4, _TEXT = 16, 17, 20, 21, 23, 25
 _NULL = pack("!i", -1)
 
 
@@ -40,15 +40,18 @@ def _of_texts(items: Sequence[str | None]) -> bytes:
     return _of_bytes([None if item is None else item.encode() for item in items])
 
 
-class _Array(Dumper):
-    """One dimension, counted from 1."""
+def _array(element: int, items: Sequence[Any]) -> bytes:
+    """What an array begins with: one dimension, counted from 1."""
+    return pack("!iiIii", 1, None in items, element, len(items), 1)
 
+
+class _Array(Dumper):
     format = Format.BINARY
     element: int
     items: Callable[[Sequence[Any]], bytes]
 
     def dump(self, obj: list[Any]) -> Buffer:
-        return pack("!iiIii", 1, None in obj, self.element, len(obj), 1) + self.items(obj)
+        return _array(self.element, obj) + self.items(obj)
 
 
 class _Booleans(_Array):
@@ -91,6 +94,24 @@ class _Lists(Dumper):
 
 def _kind_of(items: list[Any]) -> type | None:
     return next((type(item) for item in items if item is not None), None)
+
+
+_ENCODERS: dict[str, tuple[int, Callable[[Sequence[Any]], bytes]]] = {
+    "boolean": (_BOOL, _Booleans.items),
+    "bytea": (_BYTEA, _of_bytes),
+    "bigint": (_INT8, _Integers.items),
+    "integer": (_INT4, lambda items: _of_numbers("i", 4, items)),
+    "smallint": (_INT2, lambda items: _of_numbers("h", 2, items)),
+    "text": (_TEXT, _of_texts),
+}
+
+
+def encode(kind: str, value: Any) -> bytes:
+    """A list as an array of the server's, or a number as a bigint, by the name of its type."""
+    if kind == "bigint":
+        return pack("!q", value)
+    element, items = _ENCODERS[kind.removesuffix("[]")]
+    return _array(element, value) + items(value)
 
 
 def register(connection: psycopg.Connection[Any]) -> None:

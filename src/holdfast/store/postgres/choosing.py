@@ -7,12 +7,13 @@ from collections.abc import Container
 from typing import Any
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import MessageId, State
+from holdfast.core.message import MessageId
 from holdfast.store import records
 from holdfast.store.choosing import LOOKED_AT
 from holdfast.store.port import DeadFilter, MessageFilter
+from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import DEAD, REASONS, RETRY
+from holdfast.store.postgres.rows import DEAD, REASONS
 from holdfast.store.records import stamp, unstamp
 
 LAST_ID = b"\xff" * 16
@@ -26,15 +27,6 @@ _UNDELIVERED = """SELECT m.id, m.lane, m.standing, m.retry, coalesce(l.state, 0)
         SELECT id, lane, standing, retry, CASE WHEN %(dated)s THEN record END AS record FROM messages
         WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s
     ) AS m LEFT JOIN lanes l ON l.lane = m.lane ORDER BY m.id"""
-
-
-def state_of(standing: int, retry: int, circuit: int) -> State:
-    """What operators know a message by that was not delivered, in a circuit of this state's number."""
-    if standing == DEAD:
-        return State.DEAD
-    if circuit:
-        return State.HELD
-    return State.RETRYING if standing == RETRY and retry else State.QUEUED
 
 
 def dead_letters(connection: Connection, select: DeadFilter, limit: int) -> tuple[list[MessageId], bytes | None]:
@@ -71,7 +63,7 @@ def undelivered(
             return found, None
         if id in skip or select.lane not in (None, lane):
             continue
-        if select.state in (None, state_of(standing, retry, circuit)):
+        if select.state in (None, rows.state_of(standing, retry, circuit)):
             found.append(id)
     return found, None
 

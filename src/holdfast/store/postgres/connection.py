@@ -1,25 +1,33 @@
 """One connection to the database, and what its errors mean.
 
 A `Line` is used by one thread at a time and connects anew when it has to. Whatever the reason, a database that can't be
-reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover.
+reached or does not take writes is StoreAway: refused, reset, shutting down, just starting, a standby after a failover,
+or one that says nothing. So is a commit that the server no longer waits to see on its standby.
 What two transactions did to each other (a deadlock, a serialization failure, the same row twice), and what was undone
-because this process stood still in the middle of it, is tried again here. Anything else is a fault of ours or of the
+because this process stood still in the middle of it, is tried again here. A division by zero is what the fence of
+ownership says no with. Anything else is a fault of ours or of the
 tables, and CommitFailed. Of what the server says only the message itself is kept: its details repeat stored rows.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from select import POLLIN, poll
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import psycopg
 import trio
 from psycopg import errors
 
-from holdfast.core.errors import CommitFailed, StoreAway, StoreError
+from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreAway, StoreError
 from holdfast.store.postgres import arrays
-from holdfast.store.postgres.schema import SCHEMA
+from holdfast.store.postgres.schema import LOCK_TIMEOUT, SCHEMA, STATEMENT_TIMEOUT
+from holdfast.store.postgres.statements import Statement
 
 Result = TypeVar("Result")
 Connection = psycopg.Connection[Any]
@@ -44,16 +52,24 @@ _REFUSED = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, er
 
 _SETTINGS = (
     f"SET search_path TO {SCHEMA}",
-    "SET statement_timeout TO '30s'",
-    "SET lock_timeout TO '10s'",
+    f"SET statement_timeout TO '{STATEMENT_TIMEOUT}'",
     "SET idle_in_transaction_session_timeout TO '30s'",
 )
-_DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
-    WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
+_DURABLE = """SELECT set_config('synchronous_commit', CASE WHEN now IN ('off', 'local') THEN 'on' ELSE now END, false)
+    FROM current_setting('synchronous_commit') AS now"""
+"""Set in any case: whatever the server's config says later, this session's commits are as durable as at first."""
+_IN_DOUBT = ("01000", "57P01")
+"""What the server warns by that it committed and did not wait for its standby: cancelled, or told to end."""
+
+_IN_THE_WAY = "the database's transactions are in each other's way"
 
 _logger = logging.getLogger("holdfast.store")
 # What it warns of is the end of a connection, which is told as StoreAway: on stderr it would only be said twice.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
+
+
+class NoAnswer(StoreAway):
+    """The database did not say anything in time."""
 
 
 class _Place:
@@ -61,13 +77,53 @@ class _Place:
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.prepared: set[Statement] = set()
         self.turn = trio.CapacityLimiter(1)
+        self.doubt: str | None = None
+        self.told: list[str] = []
+        """What notifications said that came with the answers to other things."""
+        self._socket: socket.socket | None = None
+
+    def take(self, connection: Connection) -> None:
+        # A descriptor of our own: the driver's number may be another's by the time that someone hangs up.
+        self._socket = socket.socket(fileno=os.dup(connection.pgconn.socket))
+        self.connection = connection
+        connection.add_notice_handler(self._hear)
+        connection.add_notify_handler(lambda notification: self.told.append(notification.payload))
+
+    def _hear(self, said: psycopg.errors.Diagnostic) -> None:
+        if said.severity_nonlocalized == "WARNING" and said.sqlstate in _IN_DOUBT:
+            self.doubt = said.message_primary
+
+    def check_doubt(self) -> None:
+        if self.doubt is not None:
+            raise StoreAway(f"the commit may not be on the standby: {_line(self.doubt)}")
+
+    def hang_up(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_ready_for(self, statement: Statement) -> bool:
+        connection = self.connection
+        return connection is not None and statement in self.prepared and not _is_over(connection, False)
 
     def drop(self) -> None:
         connection, self.connection = self.connection, None
+        self.prepared.clear()
+        if self._socket is not None:
+            self._socket.close()
         if connection is not None:
             with suppress(psycopg.Error):
                 connection.close()
+
+
+@dataclass(slots=True)
+class _Use:
+    """Of a connection. `began`: it waits no more for those before it. `is_over`: nobody waits for it."""
+
+    began: bool = False
+    is_over: bool = False
 
 
 class Line:
@@ -75,37 +131,119 @@ class Line:
     server says unasked is waited for.
     """
 
-    def __init__(self, url: str, name: str, *, threaded: bool, listens: bool = False) -> None:
+    def __init__(
+        self, url: str, name: str, *, threaded: bool, listens: bool = False, lock_timeout: str = LOCK_TIMEOUT
+    ) -> None:
         self._url = url
         self._name = name
         self._threaded = threaded
         self._listens = listens
+        self._lock_timeout = lock_timeout
         self._place = _Place()
+        self._ends_at = float("inf")
+        self._waiting: WeakSet[trio.CancelScope] = WeakSet()
 
-    async def run(self, work: Work[Result], *, within: float | None = None) -> Result:
+    def end_by(self, moment: float) -> None:
+        """Wait for nothing after this moment, by trio's time: the process ends."""
+        self._ends_at = moment
+        for scope in self._waiting:
+            scope.deadline = min(scope.deadline, moment)
+
+    async def run(self, work: Work[Result], *, within: float) -> Result:
         """Do something in one transaction that `work` commits, or that is undone.
 
-        After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew.
+        After `within` seconds StoreAway is raised whatever becomes of it, and the next use connects anew. What is still
+        connecting then goes on with that: the next server of several may be the one that answers.
         """
         await trio.lowlevel.checkpoint()  # Whoever calls it over and over can be cancelled here alone.
-        place = self._place
+        place, use = self._place, _Use()
         if not self._threaded:
             return self._attempt(place, work)
-        with trio.CancelScope(shield=within is None, deadline=_deadline(within)) as scope:
-            return await trio.to_thread.run_sync(
-                self._attempt, place, work, limiter=place.turn, abandon_on_cancel=within is not None
-            )
-        if scope.cancelled_caught:
-            self._place = _Place()  # Its thread still waits for an answer, and ends by its own time-outs.
-        raise StoreAway(f"the database did not answer within {within:.0f} s")
 
-    async def until_told(self, within: float) -> None:
-        """Wait until the server says something unasked, or hangs up, at most so many seconds."""
-        connection = self._place.connection
-        if connection is None or connection.closed:
+        def do(connection: Connection) -> Result:
+            if use.is_over:
+                raise StoreAway("nobody waits for it any more")
+            return work(connection)
+
+        def attempt() -> Result:
+            use.began = True
+            return self._attempt(place, do)
+
+        with self._at_most(within):
+            return await trio.to_thread.run_sync(attempt, limiter=place.turn, abandon_on_cancel=True)
+        use.is_over = True
+        if use.began and place is self._place:
+            self.hang_up()
+        raise NoAnswer(f"the database did not answer within {within:.0f} s")
+
+    def _at_most(self, within: float) -> trio.CancelScope:
+        scope = trio.CancelScope(shield=True, deadline=min(trio.current_time() + within, self._ends_at))
+        self._waiting.add(scope)
+        return scope
+
+    def hang_up(self) -> None:
+        """Use another connection from now on. Whoever waits for an answer on this one hears that there is none."""
+        place = self._place
+        if place.connection is None:
             return
-        with trio.move_on_after(within):
-            await trio.lowlevel.wait_readable(connection.pgconn.socket)
+        self._place = _Place()
+        if place.turn.borrowed_tokens:
+            place.hang_up()  # Its thread closes it.
+        else:
+            place.drop()
+
+    async def carry_out(self, statement: Statement, values: Mapping[str, Any], *, within: float) -> list[Any]:
+        """Do one statement that is a transaction by itself, on the loop. Returns its rows; otherwise as `run`."""
+        if not self._threaded:
+            return await self.run(partial(_alone, statement=statement, values=values), within=within)
+        for _ in range(TRIES):
+            place = self._place
+            await _take(place.turn)
+            try:
+                if place.is_ready_for(statement):
+                    return await self._exchange(place, statement, values, within)
+            except (*IN_THE_WAY, *_STOOD_STILL):
+                continue
+            except errors.InvalidSqlStatementName:
+                place.prepared.clear()  # The driver has the server forget all of them when it rolls back.
+            finally:
+                place.turn.release()
+            await self.run(partial(_prepare, statement=statement, prepared=place.prepared), within=within)
+        raise StoreAway(_IN_THE_WAY)
+
+    async def _exchange(
+        self, place: _Place, statement: Statement, values: Mapping[str, Any], within: float
+    ) -> list[Any]:
+        assert place.connection is not None
+        with self._at_most(within):
+            try:
+                place.doubt = None
+                rows = await statement.run(place.connection.pgconn, values)
+                place.check_doubt()
+                return rows
+            except Exception as error:
+                self._raise_meaning_of(error, place)
+                raise
+        place.drop()
+        raise NoAnswer(f"the database did not answer within {within:.0f} s")
+
+    async def told(self, within: float) -> list[str]:
+        """What the server has notified of since it was last asked. Waits at most so many seconds, and no longer than
+        until the server hangs up. For a line that one task alone uses.
+        """
+        place = self._place
+        if place.connection is None or place.connection.closed:
+            raise StoreAway("the connection that listens is gone")
+        if not place.told:
+            with trio.move_on_after(within):
+                await trio.lowlevel.wait_readable(place.connection.pgconn.socket)
+            try:
+                place.connection.pgconn.consume_input()
+            except Exception as error:
+                self._raise_meaning_of(error, place)
+                raise
+        told, place.told = place.told, []
+        return told + [each.extra.decode() for each in iter(place.connection.pgconn.notifies, None)]
 
     def close(self) -> None:
         self._place.drop()
@@ -117,44 +255,48 @@ class Line:
             except (*IN_THE_WAY, *_STOOD_STILL):
                 if place is not self._place:
                     break
-        raise StoreAway("the database's transactions are in each other's way")
+        raise StoreAway(_IN_THE_WAY)
 
     def _once(self, place: _Place, work: Work[Result]) -> Result:
         try:
             connection = self._open(place)
+            place.doubt = None
             try:
-                return work(connection)
+                result = work(connection)
+                place.check_doubt()
+                return result
             finally:
                 if place is not self._place:
                     place.drop()
                 elif not connection.closed:
                     _tidy(connection)
-        except IN_THE_WAY:
-            raise
-        except _STOOD_STILL:
-            place.drop()
-            raise
-        except _AWAY as error:
-            place.drop()
-            raise StoreAway(_text(error)) from error
-        except StoreError:
-            raise
         except Exception as error:
-            place.drop()
-            failed = CommitFailed(f"the database refused what was asked of it: {_text(error)}")
-            # The place in the code is told, and not the error itself: its text would be told along.
-            _logger.error(
-                "the database refused what was asked of it", exc_info=(CommitFailed, failed, error.__traceback__)
-            )
-            raise failed from None
+            self._raise_meaning_of(error, place)
+            raise
+
+    def _raise_meaning_of(self, error: Exception, place: _Place) -> None:
+        """Returns if it means what it is. A connection that is of no more use is dropped."""
+        if isinstance(error, (*IN_THE_WAY, errors.InvalidSqlStatementName, StoreError)):
+            return
+        if isinstance(error, errors.DivisionByZero):
+            raise Fenced() from error
+        if isinstance(error, errors.LockNotAvailable):
+            raise RowsLocked("rows of the database are locked by someone else") from error
+        place.drop()
+        if isinstance(error, _STOOD_STILL):
+            return
+        if isinstance(error, _AWAY):
+            raise StoreAway(_text(error)) from error
+        failed = CommitFailed(f"the database refused what was asked of it: {_text(error)}")
+        # The place in the code is told, and not the error itself: its text would be told along.
+        _logger.error("the database refused what was asked of it", exc_info=(CommitFailed, failed, error.__traceback__))
+        raise failed from None
 
     def _open(self, place: _Place) -> Connection:
         """The connection, made if there is none, or if the server has hung up on the one there was."""
         if place.connection is not None and _is_over(place.connection, self._listens):
             place.drop()
-        if place.connection is None:
-            place.connection = connect(self._url, self._name)
-        return place.connection
+        return place.connection or connect(self._url, self._name, place.take, self._lock_timeout)
 
 
 @contextmanager
@@ -173,15 +315,41 @@ def commit_along(connection: Connection) -> None:
     connection.execute("COMMIT", prepare=False)
 
 
+def _alone(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    connection.autocommit = True
+    return connection.execute(statement.text, values).fetchall()
+
+
+def _prepare(connection: Connection, statement: Statement, prepared: set[Statement]) -> None:
+    if statement not in prepared:
+        statement.prepare(connection.pgconn)
+        prepared.add(statement)
+
+
+async def _take(turn: trio.CapacityLimiter) -> None:
+    """Without a pass of the loop where nobody else has it."""
+    try:
+        turn.acquire_nowait()
+    except trio.WouldBlock:
+        await turn.acquire()
+
+
 def _tidy(connection: Connection) -> None:
-    """Undo what was not committed."""
+    """Undo what was not committed. What only reads commits: with each rollback the driver forgets what it prepared."""
     if connection.info.transaction_status:
         connection.rollback()
     connection.autocommit = False
 
 
-def connect(url: str, name: str) -> Connection:
-    """A connection to a server that takes writes, with time-outs on everything that could hang."""
+def connect(
+    url: str,
+    name: str,
+    connected: Callable[[Connection], None] = lambda connection: None,
+    lock_timeout: str = LOCK_TIMEOUT,
+) -> Connection:
+    """A connection to a server that takes writes, with time-outs on what could hang; `connected` has it from the moment
+    that there is a server.
+    """
     connection = psycopg.connect(
         url,
         connect_timeout=CONNECT_WITHIN,
@@ -194,8 +362,9 @@ def connect(url: str, name: str) -> Connection:
         autocommit=True,
     )
     try:
+        connected(connection)
         arrays.register(connection)
-        for setting in _SETTINGS:
+        for setting in (*_SETTINGS, f"SET lock_timeout TO '{lock_timeout}'"):
             with suppress(errors.FeatureNotSupported, errors.UndefinedObject, errors.InvalidParameterValue):
                 connection.execute(setting)
         with suppress(errors.FeatureNotSupported, errors.UndefinedObject, errors.UndefinedFunction):
@@ -211,19 +380,15 @@ def _is_over(connection: Connection, listens: bool) -> bool:
     """Whether the server has hung up. Better found before a commit than by one: nobody could say if that was done."""
     if connection.closed or listens:
         return connection.closed
-    socket = poll()
-    socket.register(connection.pgconn.socket, POLLIN)
+    looking = poll()
+    looking.register(connection.pgconn.socket, POLLIN)
     try:
         # The last words come before the end of the stream, and each is a read.
-        while socket.poll(0):
+        while looking.poll(0):
             connection.pgconn.consume_input()
     except psycopg.OperationalError:
         return True
     return False
-
-
-def _deadline(within: float | None) -> float:
-    return float("inf") if within is None else trio.current_time() + within
 
 
 def _text(error: Exception) -> str:

@@ -15,7 +15,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from holdfast.core.errors import StoreAway, StoreUnusable
 from holdfast.store.postgres.connection import Connection, connect
-from holdfast.store.postgres.presence import database_time
+from holdfast.store.postgres.ownership import fleet_time
 from holdfast.store.postgres.schema import bring_up_to_date, shown
 
 _REFUSED = re.compile(
@@ -25,10 +25,10 @@ _REFUSED = re.compile(
 
 
 def make_contact(url: str) -> int:
-    """Make the tables if need be; the database's time. Raises StoreUnusable, or StoreAway for what may pass."""
+    """Make the tables if need be; the fleet's time. Raises StoreUnusable, or StoreAway for what may pass."""
     with connected(url) as connection:
         bring_up_to_date(connection)
-        return database_time(connection)
+        return fleet_time(connection)
 
 
 def migrate(url: str) -> tuple[int, int]:

@@ -1,33 +1,101 @@
-"""What the ends of attempts change: one group, one transaction.
+"""What the ends of attempts change: one group, one transaction, behind the fence.
 
-An outcome counts only while its message is still this replica's: claimed under the number that it was taken under, and
-not tried since. A replica that was taken for dead can't record anything for a message that has gone to another, and a
-group that is written again because nobody heard that it was changes nothing.
+Only the owner of a shard writes here, so what is decided in its memory is what the tables get: the message's new place,
+and the lane's record as the dispatcher has it. A message that was dropped meanwhile is not there, and nothing is
+recorded for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.circuit import Circuit
-from holdfast.core.history import LAST_ANSWERS_KEPT, LAST_KEPT, recorded
-from holdfast.core.message import Attempt, Entry, MessageId
+from holdfast.core.history import first_answer_kept, first_kept, recorded
+from holdfast.core.lane import Lane
+from holdfast.core.message import Attempt, MessageId, Place, Standing
+from holdfast.core.ownership import shard_of
+from holdfast.core.place import after_attempt
+from holdfast.core.room import cost_of
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
-from holdfast.store.port import Deliver, Fail, Operation, SaveLane, Shelve, Switch, Verb, Verdict
-from holdfast.store.postgres import waking
-from holdfast.store.postgres.connection import Connection, beginning, commit_along
-from holdfast.store.postgres.counting import Counts
-from holdfast.store.postgres.judging import Bench
-from holdfast.store.postgres.rows import DEAD, NUMBERS, REASONS, RETRY, WAITING
+from holdfast.store.port import Deliver, Expire, Fail, Forget, LaneRecord, Operation, SaveLane, Shelve
+from holdfast.store.postgres.arrivals import ask_shelved, keep_order
+from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
+from holdfast.store.postgres.lanes import TouchedLanes
+from holdfast.store.postgres.ownership import FENCE, PASSED, Membership, fence_values, pass_fence
+from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, number_of
+from holdfast.store.postgres.shares import ON_TOP
+from holdfast.store.postgres.statements import Statement
 from holdfast.store.postgres.terms import Terms
+from holdfast.store.summaries import NEVER
+from holdfast.store.writes import live_record
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
 """Operations that may share a transaction."""
 
+_COUNT = (
+    """INSERT INTO counters AS c (host, lane, writer, first, retry, dead, bytes)
+    SELECT host, lane, %(writer)s::bigint, {first}, {retry}, {dead}, {bytes} FROM {moved}
+    GROUP BY host, lane """
+    + ON_TOP
+)
+
+# One that has arrived and is due at a time was counted among the retries; see rows.counted_as.
+_WAS_RETRY = "(standing = 2 OR standing = 0 AND due > 0)"
+_GONE = f"""gone AS (
+        DELETE FROM messages m USING unnest(%(ids)s::bytea[], %(tried)s::integer[], %(hosts)s::text[],
+            %(lanes)s::text[], %(sizes)s::bigint[], %(records)s::bytea[]) AS v(id, tried, host, lane, size, record)
+        WHERE m.id = v.id AND m.attempts = v.tried AND m.standing < 3
+        RETURNING m.id, m.standing, m.due, v.host, v.lane, v.size, v.record
+    ), kept AS (
+        INSERT INTO delivered (id, at, record) SELECT id, %(now)s::bigint, record FROM gone
+        ON CONFLICT (id) DO NOTHING
+    ), counted AS ({
+    _COUNT.format(
+        first=f"-count(*) FILTER (WHERE NOT {_WAS_RETRY})",
+        retry=f"-count(*) FILTER (WHERE {_WAS_RETRY})",
+        dead="0",
+        bytes="-sum(size)",
+        moved="gone",
+    )
+})"""
+DELIVERED = Statement(f"WITH {FENCE}, {_GONE} {PASSED}")
+"""A group in which every message was delivered and no lane changes."""
+_TRIED = """WITH v AS (
+        SELECT * FROM unnest(%(ids)s::bytea[], %(tried)s::integer[], %(hosts)s::text[], %(lanes)s::text[],
+            %(standings)s::smallint[], %(dues)s::bigint[], %(retries)s::smallint[], %(numbers)s::integer[],
+            %(helds)s::boolean[], %(reasons)s::smallint[])
+            AS v(id, tried, host, lane, to_standing, to_due, to_retry, number, to_held, reason)
+    ), moved AS (
+        UPDATE messages m SET standing = coalesce(v.to_standing, m.standing), due = coalesce(v.to_due, m.due),
+            retry = coalesce(v.to_retry, m.retry), attempts = v.number, held = coalesce(v.to_held, m.held),
+            reason = v.reason
+        FROM v JOIN messages old ON old.id = v.id
+        WHERE m.id = v.id AND m.attempts = v.tried AND m.standing < 3
+        RETURNING v.host, v.lane, v.to_standing, old.standing, old.due
+    ) """ + _COUNT.format(
+    first=f"-count(*) FILTER (WHERE NOT {_WAS_RETRY})",
+    retry=f"count(*) FILTER (WHERE to_standing = {RETRY}) - count(*) FILTER (WHERE {_WAS_RETRY})",
+    dead=f"count(*) FILTER (WHERE to_standing = {DEAD})",
+    bytes="0",
+    moved="moved WHERE to_standing IS NOT NULL",
+)
+_ATTEMPTED = """INSERT INTO attempts (id, number, record, answer)
+    SELECT v.* FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[]) AS v(id, number, record, answer)
+    WHERE EXISTS (SELECT 1 FROM messages m WHERE m.id = v.id AND m.attempts = v.number)
+    ON CONFLICT (id, number) DO NOTHING"""
+
+
+_PASSED = """unnest(%s::bytea[], %s::integer[], %s::integer[]) AS v(id, latest, first_kept)
+    JOIN messages m ON m.id = v.id AND m.attempts = v.latest
+    WHERE a.id = v.id AND a.number > 1 AND a.number < v.first_kept"""
+"""Attempts that are not kept, or not with their answers, beside the latest one, if that was recorded."""
+_SILENCED = f"UPDATE attempts a SET answer = NULL FROM {_PASSED} AND a.answer IS NOT NULL"
+_DROPPED = f"DELETE FROM attempts a USING {_PASSED}"
+
 
 def share_a_transaction(operations: Sequence[Operation]) -> int:
-    """How many of the first of these do: until a message comes again, since only one of its outcomes can find it."""
+    """How many of the first of these do: until a message comes again, since a statement moves each one once."""
     met: set[MessageId] = set()
     for count, operation in enumerate(operations):
         ids = _messages_of(operation)
@@ -37,6 +105,20 @@ def share_a_transaction(operations: Sequence[Operation]) -> int:
     return len(operations)
 
 
+def lane_of(operation: Operation) -> str | None:
+    """The lane whose rows an operation needs, if it is only one's."""
+    match operation:
+        case Deliver() | Fail():
+            return operation.entry.message.lane
+        case SaveLane():
+            return operation.lane.key
+        case Shelve():
+            return operation.messages[0].lane if operation.messages else None
+        case Expire() | Forget():
+            return operation.lane
+    return None
+
+
 def _messages_of(operation: Operation) -> set[MessageId]:
     if isinstance(operation, Shelve):
         return {message.id for message in operation.messages}
@@ -44,232 +126,166 @@ def _messages_of(operation: Operation) -> set[MessageId]:
 
 
 @dataclass(slots=True)
-class _Group:
-    operations: Sequence[Operation]
-    terms: Terms
-    counts: Counts = field(default_factory=Counts)
-    claimable: dict[str, int] = field(default_factory=dict)
-    mine: set[MessageId] = field(default_factory=set)
+class Group:
+    """Outcomes on their way to one transaction, encoded on the loop: what the dispatcher goes on changing is read
+    now.
+    """
 
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [operation for operation in self.operations if isinstance(operation, kind)]
+    delivered: list[tuple[Any, ...]] = field(default_factory=list)
+    failed: list[tuple[Any, ...]] = field(default_factory=list)
+    attempts: list[tuple[MessageId, Attempt]] = field(default_factory=list)
+    shelved: list[MessageId] = field(default_factory=list)
+    younger: Mapping[MessageId, int] = field(default_factory=dict)
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    encoded: list[tuple[LaneRecord, bytes]] = field(default_factory=list)
+    touched: dict[str, str] = field(default_factory=dict)
+    shards: set[int] = field(default_factory=set)
+    earliest_wake: int = NEVER
+    moved: set[MessageId] = field(default_factory=set)
+    """Those of the shelved ones that were in no queue."""
 
-    def frees(self, lane: str, moment: int) -> None:
-        self.claimable[lane] = min(moment, self.claimable.get(lane, moment))
-
-
-def record(connection: Connection, operations: Sequence[Operation], terms: Terms) -> list[Any]:
-    """Carry out a group of outcomes; results as the port has them."""
-    group = _Group(operations, terms)
-    _move(connection, group)
-    bench = Bench(terms)
-    lanes = _lanes_of(group)
-    with connection.pipeline():
-        _keep_delivered(connection, group)
-        _keep_attempts(connection, group)
-        group.counts.write(connection, terms.writer)
-        bench.lock(connection, lanes)
-    bench.sit()
-    results = [_judge(operation, group, bench) for operation in operations]
-    with connection.pipeline():
-        if lanes:
-            bench.save(connection)
-        if not group.claimable and not bench.changed:
-            commit_along(connection)
-    calm = {lane: at for lane, at in group.claimable.items() if lane not in bench.changed}
-    waking.lower(connection, calm, terms)
-    waking.review(connection, bench.changed, terms)
-    waking.hint(connection, sorted(bench.changed), terms)
-    connection.commit()
-    return results
+    @property
+    def is_plain(self) -> bool:
+        """Whether DELIVERED writes all of it."""
+        return not (self.failed or self.shelved or self.lanes or self.touched)
 
 
-def switch(connection: Connection, operation: Switch, terms: Terms) -> Verdict:
-    """An operator's word."""
-    bench, key = Bench(terms), operation.lane
-    bench.lock(connection, {key: operation.host})
-    bench.sit()
-    circuit, rules = bench.circuits[key], terms.rules.circuit
-    change = None
-    if operation.verb is Verb.FREEZE:
-        change = circuit.freeze(rules, operation.now)
-    elif operation.verb is Verb.UNFREEZE:
-        change = circuit.unfreeze(rules, operation.now)
-        if change is not None:
-            bench.hosts[operation.host].hold_until = 0
-    elif circuit.next_probe_at is not None and not _is_probed_now(connection, circuit):
-        circuit.next_probe_at = min(circuit.next_probe_at, operation.now)
-    bench.note(key, change)
-    bench.save(connection)
-    waking.review(connection, [key], terms)
-    waking.hint(connection, [key], terms)
-    connection.commit()
-    return Verdict(bench.record(key), change)
+def prepare(operations: Sequence[Operation], run: int) -> Group:
+    group = Group()
+    for operation in operations:
+        _PREPARE[type(operation)](group, operation)
+    for lane in group.lanes.values():
+        record = live_record(lane, run)
+        # The dispatcher goes on with its circuit while this one is being written.
+        group.encoded.append((record._replace(circuit=copy(record.circuit)), records.encode_lane(record)))
+    return group
 
 
-def _is_probed_now(connection: Connection, circuit: Circuit) -> bool:
-    """Whether a replica has the last probe under way: another right behind it would be one too many."""
-    if circuit.probed is None:
-        return False
-    found = connection.execute("SELECT owner FROM messages WHERE id = %s", (circuit.probed[8:],)).fetchone()
-    return found is not None and found[0] is not None
+def _prepare_deliver(group: Group, operation: Deliver) -> None:
+    message, place = operation.entry
+    attempt = operation.attempt
+    record = records.encode_delivered(message, attempt, attempt.at + attempt.duration)
+    group.delivered.append((message.id, place.attempts, message.host, message.lane, cost_of(message), record))
+    group.shards.add(shard_of(message.host))
+    if operation.lane is not None:
+        group.lanes[operation.lane.key] = operation.lane
+    elif place.standing is not Standing.ACTIVE:
+        group.touched[message.lane] = message.host  # Its queue has another head now.
 
 
-def _claim(entry: Entry, terms: Terms) -> tuple[MessageId, int, int]:
-    """What tells a message's claim from any other one, also of the same replica's."""
-    return entry.message.id, entry.fence or terms.number, entry.place.attempts
+def _prepare_fail(group: Group, operation: Fail) -> None:
+    message, place = operation.entry
+    attempt = operation.attempt
+    to = _place_after(place, attempt, operation.step)
+    group.failed.append((message.id, place.attempts, message.host, message.lane, *to))
+    group.attempts.append((message.id, attempt))
+    group.shards.add(shard_of(message.host))
+    group.lanes[operation.lane.key] = operation.lane
 
 
-def _move(connection: Connection, group: _Group) -> None:
-    """Take the messages from where they are, if they are ours."""
-    terms = group.terms
-    delivers: list[Deliver] = group.of(Deliver)
-    fails: list[Fail] = group.of(Fail)
-    shelved = [message for shelve in group.of(Shelve) for message in shelve.messages]
+def _place_after(place: Place, attempt: Attempt, step: RetryAt | Dead | None) -> tuple[Any, ...]:
+    """Standing, due, retry, attempts, held and reason; None leaves what is there."""
+    if step is None:
+        return None, None, None, attempt.number, None, None
+    after = after_attempt(place, attempt, step)
+    reason = number_of(step.reason) if isinstance(step, Dead) else None
+    return NUMBERS[after.standing], after.due, after.retry, after.attempts, after.held, reason
+
+
+def _prepare_shelve(group: Group, operation: Shelve) -> None:
+    for message in operation.messages:
+        group.shelved.append(message.id)
+        group.touched[message.lane] = message.host
+        group.shards.add(shard_of(message.host))
+
+
+def _prepare_save(group: Group, operation: SaveLane) -> None:
+    group.lanes[operation.lane.key] = operation.lane
+    group.shards.add(shard_of(operation.lane.host.name))
+
+
+_PREPARE: dict[type[Operation], Any] = {
+    Deliver: _prepare_deliver,
+    Fail: _prepare_fail,
+    Shelve: _prepare_shelve,
+    SaveLane: _prepare_save,
+}
+
+
+def delivered_values(group: Group, membership: Membership, shards: Mapping[int, int], terms: Terms) -> dict[str, Any]:
+    return {**fence_values(membership, shards), **_gone_values(group, terms)}
+
+
+def _gone_values(group: Group, terms: Terms) -> dict[str, Any]:
+    gone = dict(zip(_OF_GONE, columns(group.delivered), strict=True))
+    return {**gone, "now": terms.now, "writer": terms.writer}
+
+
+def write(
+    connection: Connection, group: Group, membership: Membership, shards: Mapping[int, int], terms: Terms
+) -> None:
+    """Carry out a group. Raises Fenced by way of the connection."""
+    lanes = TouchedLanes(terms)
+    for lane, host in group.touched.items():
+        lanes.touch(lane, host)
+    for record, encoded in group.encoded:
+        lanes.put(record, encoded)
     with beginning(connection):
-        under_way = [
-            connection.execute(query, _columns(values)) if values else None
-            for query, values in (
-                (_GONE, [_claim(each.entry, terms) for each in delivers]),
-                (_TRIED, [_tried(each, terms) for each in fails]),
-                (_BACK, [(message.id, terms.number) for message in shelved]),
-            )
-        ]
-    gone, tried, returned = [each.fetchall() if each is not None else [] for each in under_way]
-    group.mine = {row[0] for row in (*gone, *tried, *returned)}
-    for _, lane, standing, due in returned:
-        group.frees(lane, due if standing == RETRY else terms.now)
-    for deliver in delivers:
-        message, place, _ = deliver.entry
-        if message.id in group.mine:
-            group.counts.leave(message.host, message.lane, NUMBERS[place.standing], len(message.body))
-    for fail in fails:
-        _count_failure(fail, group)
+        pass_fence(connection, membership, shards)
+        shelved = _move(connection, group, terms)
+        if lanes:
+            lanes.ask(connection)
+        else:
+            commit_along(connection)
+    if shelved is not None:
+        moved = shelved.fetchall()
+        keep_order(connection, moved)
+        group.moved = {row[0] for row in moved}
+    if lanes:
+        with connection.pipeline():
+            group.earliest_wake = lanes.save(connection)
+            commit_along(connection)
 
 
-_GONE = """DELETE FROM messages m USING unnest(%s::bytea[], %s::bigint[], %s::integer[]) AS v(id, fence, tried)
-    WHERE m.id = v.id AND m.owner = v.fence AND m.attempts = v.tried RETURNING m.id"""
-_BACK = """UPDATE messages m SET owner = NULL, standing = greatest(standing, 1)
-    FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, fence)
-    WHERE m.id = v.id AND m.owner = v.fence AND standing < 3 RETURNING m.id, lane, standing, due"""
-_TRIED = """UPDATE messages m SET standing = v.standing, due = v.due, retry = v.retry, attempts = v.attempts,
-        held = v.held, reason = v.reason, owner = NULL
-    FROM unnest(%s::bytea[], %s::bigint[], %s::integer[], %s::smallint[], %s::bigint[], %s::smallint[], %s::integer[],
-        %s::boolean[], %s::smallint[])
-        AS v(id, fence, tried, standing, due, retry, attempts, held, reason)
-    WHERE m.id = v.id AND m.owner = v.fence AND m.attempts = v.tried RETURNING m.id"""
+_OF_GONE = ("ids", "tried", "hosts", "lanes", "sizes", "records")
+_OF_TRIED = ("ids", "tried", "hosts", "lanes", "standings", "dues", "retries", "numbers", "helds", "reasons")
 
 
-def _tried(fail: Fail, terms: Terms) -> tuple[Any, ...]:
-    """A row's new values after a failed attempt. Without a step it stays where it was, for anyone to claim."""
-    place, attempt, step = fail.entry.place, fail.attempt, fail.step
-    head = _claim(fail.entry, terms)
-    if isinstance(step, RetryAt):
-        return (*head, RETRY, step.due, step.retry, attempt.number, step.held, None)
-    if isinstance(step, Dead):
-        died = attempt.at + attempt.duration
-        return (*head, DEAD, died, place.retry, attempt.number, False, REASONS.index(step.reason))
-    standing = max(NUMBERS[place.standing], WAITING)
-    return (*head, standing, place.due, place.retry, attempt.number, place.held, None)
+def _move(connection: Connection, group: Group, terms: Terms) -> Cursor | None:
+    """Returns the answer that tells which messages were shelved."""
+    if group.delivered:
+        connection.execute(f"WITH {_GONE} SELECT", _gone_values(group, terms))
+    if group.failed:
+        tried = dict(zip(_OF_TRIED, columns(group.failed), strict=True))
+        connection.execute(_TRIED, {**tried, "writer": terms.writer})
+        _keep_attempts(connection, group.attempts)
+    return ask_shelved(connection, group.shelved, group.younger) if group.shelved else None
 
 
-def _columns(tuples: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*tuples, strict=True)]
-
-
-def _count_failure(fail: Fail, group: _Group) -> None:
-    message, place, _ = fail.entry
-    if message.id not in group.mine:
-        return
-    before = NUMBERS[place.standing]
-    if isinstance(fail.step, Dead):
-        group.counts.move(message.host, message.lane, before, DEAD)
-        return
-    after = RETRY if isinstance(fail.step, RetryAt) else max(before, WAITING)
-    group.counts.move(message.host, message.lane, before, after)
-    moment = fail.step.due if isinstance(fail.step, RetryAt) else place.due if after == RETRY else group.terms.now
-    group.frees(message.lane, moment)
-
-
-def _keep_delivered(connection: Connection, group: _Group) -> None:
-    kept = []
-    for deliver in group.of(Deliver):
-        message, attempt = deliver.entry.message, deliver.attempt
-        if message.id in group.mine:
-            finished = attempt.at + attempt.duration
-            kept.append((message.id, group.terms.now, records.encode_delivered(message, attempt, finished)))
-    if kept:
-        connection.execute(
-            """INSERT INTO delivered (id, at, record) SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[])
-            ON CONFLICT (id) DO NOTHING""",
-            _columns(kept),
-        )
-
-
-def _keep_attempts(connection: Connection, group: _Group) -> None:
+def _keep_attempts(connection: Connection, made: Sequence[tuple[MessageId, Attempt]]) -> None:
     """Those that core.history keeps, with the answers of a few."""
-    made: list[tuple[MessageId, Attempt]] = [
-        (fail.entry.message.id, fail.attempt) for fail in group.of(Fail) if fail.entry.message.id in group.mine
-    ]
-    insert_attempts(connection, made)
-    silent = [
-        (id, attempt.number - LAST_ANSWERS_KEPT) for id, attempt in made if attempt.number > LAST_ANSWERS_KEPT + 1
-    ]
-    if silent:
-        connection.execute(
-            """UPDATE attempts a SET answer = NULL FROM unnest(%s::bytea[], %s::integer[]) AS v(id, number)
-            WHERE a.id = v.id AND a.number = v.number""",
-            _columns(silent),
-        )
-    dropped = [(id, each.number - LAST_KEPT) for id, each in made if each.number > LAST_KEPT + 1]
-    if dropped:
-        connection.execute(
-            """DELETE FROM attempts a USING unnest(%s::bytea[], %s::integer[]) AS v(id, number)
-            WHERE a.id = v.id AND a.number > 1 AND a.number <= v.number""",
-            _columns(dropped),
-        )
+    insert_attempts(connection, made, _ATTEMPTED)
+    for statement, first in ((_SILENCED, first_answer_kept), (_DROPPED, first_kept)):
+        passed = [(id, attempt.number, first(attempt.number)) for id, attempt in made if first(attempt.number) > 2]
+        if passed:
+            connection.execute(statement, columns(passed))
 
 
-def insert_attempts(connection: Connection, made: Sequence[tuple[MessageId, Attempt]]) -> None:
+_INSERTED = """INSERT INTO attempts (id, number, record, answer)
+    SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[]) ON CONFLICT (id, number) DO NOTHING"""
+
+
+def insert_attempts(
+    connection: Connection, made: Sequence[tuple[MessageId, Attempt]], statement: str = _INSERTED
+) -> None:
     if not made:
         return
     kept = [
         (id, attempt.number, records.encode_attempt(attempt._replace(answer=None)), attempt.answer)
         for id, attempt in ((id, recorded(attempt)) for id, attempt in made)
     ]
-    connection.execute(
-        """INSERT INTO attempts (id, number, record, answer)
-        SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[])
-        ON CONFLICT (id, number) DO NOTHING""",
-        _columns(kept),
-    )
+    connection.execute(statement, columns(kept))
 
 
-def _lanes_of(group: _Group) -> dict[str, str]:
-    """The lanes whose circuits are to be judged or written, with their hosts."""
-    lanes: dict[str, str] = {save.lane.key: save.lane.host.name for save in group.of(SaveLane)}
-    for kind in (Deliver, Fail):
-        for each in group.of(kind):
-            message = each.entry.message
-            if message.id in group.mine and (each.report is not None or each.lane is not None):
-                lanes[message.lane] = message.host
-    return lanes
-
-
-def _judge(operation: Operation, group: _Group, bench: Bench) -> Any:
-    if isinstance(operation, Shelve):
-        return len(_messages_of(operation) & group.mine)
-    if isinstance(operation, SaveLane):
-        bench.set(operation.lane.key, operation.lane.circuit, operation.lane.host)
-        return None
-    assert isinstance(operation, (Deliver, Fail))
-    is_mine = operation.entry.message.id in group.mine
-    if operation.report is None:
-        if is_mine and operation.lane is not None:
-            bench.set(operation.lane.key, operation.lane.circuit, operation.lane.host)
-        return None
-    if not is_mine:
-        return Verdict(None, fenced=True)
-    lane = operation.entry.message.lane
-    change = bench.judge(lane, operation.report)
-    return Verdict(bench.record(lane), change)
+def columns(tuples: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*tuples, strict=True)]

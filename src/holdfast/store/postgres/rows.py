@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core import place as place_rules
+from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing
+from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing, State
 from holdfast.store import records
-from holdfast.store.port import LaneRecord
 
 ACTIVE, WAITING, RETRY, DEAD = range(4)
 STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)
@@ -25,6 +25,11 @@ def number_of(reason: DeadReason | None) -> int | None:
 
 def place(standing: int, born: int, due: int, retry: int, attempts: int, held: bool) -> Place:
     return Place(STANDINGS[standing], born, due, retry, attempts, held)
+
+
+def state_of(standing: int, retry: int, circuit: int) -> State:
+    """What operators know a message by that was not delivered, in a circuit of this state's number."""
+    return place_rules.state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit])
 
 
 def encode(message: Message) -> tuple[bytes, bytes | None]:
@@ -47,15 +52,9 @@ def attempt(number: int, record: bytes, answer: bytes | None) -> Attempt:
     return records.decode_attempt(number, record)._replace(answer=answer)
 
 
-def lane_record(record: bytes, spell: int, limit: int, run: int, hold_until: int) -> LaneRecord:
-    """A lane as it is; what hosts share comes from the host's own row."""
-    lane = records.decode_lane(record)
-    lane.circuit.spell = spell
-    return lane._replace(limit=limit, run=run, hold_until=hold_until)
-
-
-def encode_circuit(key: str, host: str, circuit: Circuit) -> bytes:
-    return records.encode_lane(LaneRecord(key, host, circuit, 0, 0, 0))
+def counted_as(standing: int, due: int) -> int:
+    """What a message counts as: one that has arrived and is due at a time will wait among the retries."""
+    return (RETRY if due else WAITING) if standing == ACTIVE else standing
 
 
 def one(row: Any) -> Any:

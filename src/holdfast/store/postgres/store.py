@@ -1,70 +1,97 @@
 """The store that replicas share, behind the port.
 
-Four connections, each with what may wait for nothing else: new messages; outcomes and every other change; claims; what
-operators ask. A fifth keeps the lease and listens; a sixth is there while messages come from a store of this machine's.
-While the database is away new messages are refused at once,
-outcomes stay in memory and are written when it is back, and whoever asked for work waits.
+Five connections, each with what may wait for nothing else: new messages; outcomes and every other change of delivery;
+what delivery reads; what operators ask; and the lease, which also listens. A sixth is there while messages come from a
+store of this machine's. While the database is unreachable new messages are refused at once, outcomes stay in memory and
+are written when it is back, and whoever asked for work waits.
 """
 
 import logging
 import os
 import socket
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import trio
 
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CommitFailed, StoreAway, StoreError, StoreUnusable
-from holdfast.core.fleet import LEASE, RENEW_EVERY, Crew, may_begin
-from holdfast.core.message import Entry, Message, MessageId, State, next_id
-from holdfast.core.schedule import RetryAt
+from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreAway, StoreError
+from holdfast.core.message import Entry, Message, MessageId, Standing, State, next_id
+from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, shard_of
+from holdfast.core.room import WATERMARK
 from holdfast.store.grouping import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
     ALL_CLASSES,
     NO_LIMIT,
+    SCARCE,
     Accept,
     Accepted,
     Agenda,
     Ask,
     CircuitView,
     DeadFilter,
+    Deliver,
+    DropMessages,
     Fail,
     Finished,
     Hearing,
-    LaneRecord,
     Operation,
+    ReplayDead,
+    Retried,
+    RetryNow,
+    Shelve,
+    StoreRoom,
     StoreStatistics,
     Story,
-    Switch,
-    Verdict,
+    Swept,
     View,
 )
-from holdfast.store.postgres import accepting, claiming, counting, outcomes, presence, rows, schema, showing, taking
+from holdfast.store.postgres import (
+    accepting,
+    arrivals,
+    bulk,
+    handing,
+    outcomes,
+    ownership,
+    reads,
+    requests,
+    rows,
+    schema,
+    stories,
+)
 from holdfast.store.postgres.channel import TRY_AGAIN_AFTER, Channel
 from holdfast.store.postgres.connection import Connection, Line, Work
-from holdfast.store.postgres.presence import Beat, Member
-from holdfast.store.postgres.showing import Faults
-from holdfast.store.postgres.sweeping import SWEEPS
+from holdfast.store.postgres.membership import Member
+from holdfast.store.postgres.ownership import Membership, Renewal
+from holdfast.store.postgres.shards import Release, TakeIn, release, take_in
+from holdfast.store.postgres.stories import Faults
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.room import WATERMARK
 from holdfast.store.summaries import NEVER
 from holdfast.store.work import StoreRules
 from holdfast.store.writer_thread import Waiter
 
 ANSWER_WITHIN = 5.0
-"""Seconds after which whoever sent a webhook is told that the store is away, if it does not say so itself."""
+"""Seconds after which whoever sent a webhook is told that the store is unreachable, if it does not say so itself."""
 MOVED_WITHIN = 10.0
 """The same for a page of messages that come from another store: someone may wait behind them."""
-MEASURE_EVERY = 10
-"""Beats between two looks at how full the store is and at what those who are gone left behind."""
+WORKED_WITHIN = 15.0
+"""Seconds that delivery waits for what it reads and writes: longer than any lock is waited for."""
+ASKED_WITHIN = 10.0
+"""Seconds that an operator waits for the replica that owns a host."""
+LOCKED_WITHIN = "200ms"
+"""For rows that delivery writes: they are its own, and whoever else has locked some holds up only their lanes."""
+SHOWN_WITHIN = 5.0
+"""Seconds that an operator waits for what the database has."""
+STATISTICS_WITHIN = 2.0
+"""Seconds after which the figures are those that were last known."""
 LANES_A_SURVEY = 16
-LANES_KNOWN = 50_000
 FAULTS_TOLD = 10_000
+AWAY = "the database can't be reached"
 
 Result = TypeVar("Result")
 
@@ -92,62 +119,71 @@ class PostgresStore:
         self._clock = clock
         self._random_bits = random_bits
         self._max_size = max_size
-        self._delivers = delivers
-        self._threaded = threaded
-        self._lease, self._renew_every = lease, renew_every
-        self._accepts, self._writes, self._claims, self._shows, self._moves = (
-            Line(url, f"{name} {_own_name()}", threaded=threaded)
-            for name in ("accepts", "outcomes", "claims", "status", "moves")
+        name = _own_name()
+        self._accepts, self._reads, self._shows, self._moves = (
+            Line(url, f"{work} {name}", threaded=threaded) for work in ("accepts", "reads", "status", "moves")
         )
-        self._presence = Line(url, f"presence {_own_name()}", threaded=threaded, listens=True)
-        self._member = Member(0, rules.run)
-        self._lease_until = 0
-        self._connected_since = 0
-        self._seen_until = 0
-        self._spells: dict[str, int] = {}
-        self._unsure: dict[MessageId, int] = {}
-        self._hints = False
+        self._writes = Line(url, f"outcomes {name}", threaded=threaded, lock_timeout=LOCKED_WITHIN)
+        self._presence = Line(url, f"presence {name}", threaded=threaded, listens=True)
+        self._member = Member(
+            self._presence,
+            clock,
+            random_bits,
+            self,
+            name=name,
+            delivers=delivers,
+            listens=threaded,
+            lease=lease,
+            renew_every=renew_every,
+        )
+        self._arrived = arrivals.Known()
+        self._named: list[MessageId] = []
+        self._arrived_there: list[MessageId] = []
+        self._was_named = trio.Event()
         self._room = accepting.Room()
-        self._lanes: set[str] = set()
-        self._crew = Crew()
-        self._beats = 0
         self._last_id = bytes(16)
+        self._unsure: Sequence[Operation] = ()
+        self._overtaken: Sequence[Operation] = ()
+        """What was to be written when nobody heard whether it was."""
+        self._earliest_wake = NEVER
         self._statistics: StoreStatistics | None = None
         self._told: set[tuple[str, str]] = set()
-        self._accepting = Channel(self._accept, group_size, self._tell_accepts, patient=False)
-        self._writing = Channel(self._write, _writes_size, self._tell, patient=True)
+        self._accepting = Channel(self._accept, group_size, self._tell_accepts)
+        self._writing = Channel(
+            self._write,
+            _writes_size,
+            self._tell,
+            patient=(*outcomes.TOGETHER, TakeIn, Release),
+            is_urgent=_is_urgent,
+            lane_of=outcomes.lane_of,
+        )
         self.away = True
         self._trouble = ""
+        self._last_contact: int | None = None
+        self._is_apart = False
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
         self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
+        self.on_accepted_elsewhere: Callable[[Message], None] = lambda message: None
+        self.on_arrived: Callable[[Entry], None] = lambda entry: None
         self.on_commit: Callable[[int], None] = lambda earliest_wake: None
         self.on_scarce: Callable[[], None] = lambda: None
         self.on_broken: Callable[[str, str, str], None] = lambda table, key, what: None
         self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
         self.on_failed: Callable[[CommitFailed], None] = lambda error: None
         self.on_away: Callable[[StoreAway | None], None] = lambda reason: None
-        self.on_time: Callable[[int], None] = lambda database_time: None
-        self.on_lane: Callable[[LaneRecord], None] = lambda record: None
-        self.on_call: Callable[[str], None] = lambda lane: None
-        self.on_beat: Callable[[], None] = lambda: None
-        self.on_crew: Callable[[Crew], None] = lambda crew: None
+        self.on_time: Callable[[int, int | None], int] = lambda time, asked_at: 0
+        self.on_jump: Callable[[int], None] = lambda ahead: None
+        self.on_lease: Callable[[int, int], None] = lambda begins_until, run: None
+        self.on_gained: Callable[[Callable[[str], bool]], None] = lambda has_come: None
+        self.on_letting_go: Callable[[], Collection[str]] = tuple
         self.on_lost: Callable[[], None] = lambda: None
         self.on_back: Callable[[], None] = lambda: None
-        self.on_offer: Callable[[Message], bool] = lambda message: True
+        self.on_request: Callable[[bytes], Awaitable[bytes]] = _refuse_request
+        self._was_asked = trio.Event()
+        self._answers: dict[bytes, trio.Event | bytes] = {}
 
     # -- its life ----------------------------------------------------------------------------------------------------
-
-    async def prepare(self) -> int:
-        """Connect, make the tables if need be, and tell the database's time. Raises StoreAway or StoreUnusable."""
-
-        def look(connection: Connection) -> int:
-            connection.autocommit = True
-            schema.bring_up_to_date(connection)
-            connection.autocommit = False
-            return presence.database_time(connection)
-
-        return await self._presence.run(look)
 
     def configure(self, rules: StoreRules) -> None:
         """Other numbers from the next transaction on."""
@@ -157,23 +193,19 @@ class PostgresStore:
         """Write until cancelled; then go out of the fleet, so that others take over at once."""
         try:
             async with trio.open_nursery() as nursery:
-                try:
-                    await self._join()
-                except StoreAway as away:
-                    self._goes_away(away)
-                finally:
-                    task_status.started()
                 nursery.start_soon(self._accepting.run)
                 nursery.start_soon(self._writing.run)
-                nursery.start_soon(self._keep_alive)
-        except* CommitFailed as errors:
-            self._give_up(errors)
+                nursery.start_soon(self._take_arrivals)
+                nursery.start_soon(self._serve_requests, nursery)
+                nursery.start_soon(partial(self._member.run, task_status=task_status))
+        except* CommitFailed as failures:
+            self._give_up(failures)
         finally:
             with trio.CancelScope(shield=True):
                 await self._leave()
 
-    def _give_up(self, errors: BaseExceptionGroup[CommitFailed]) -> None:
-        error: BaseException = errors
+    def _give_up(self, failures: BaseExceptionGroup[CommitFailed]) -> None:
+        error: BaseException = failures
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         assert isinstance(error, CommitFailed)
@@ -184,135 +216,219 @@ class PostgresStore:
         self._writing.refuse(error)
 
     async def _leave(self) -> None:
-        if self._member.number and not self.away and self.failed is None:
+        if not self.away and self.failed is None:
             try:
-                terms = self._terms(0)
-                await self._presence.run(partial(presence.leave, terms=terms))
+                await self._member.leave()
             except StoreError as error:
                 _logger.warning("the lease was not given back: %s", error)
         self.close()
 
     def close(self) -> None:
-        for line in (self._accepts, self._writes, self._claims, self._shows, self._presence, self._moves):
+        for line in self._lines:
             line.close()
 
-    # -- presence ----------------------------------------------------------------------------------------------------
+    @property
+    def _lines(self) -> tuple[Line, ...]:
+        return (self._accepts, self._writes, self._reads, self._shows, self._presence, self._moves)
+
+    def end_by(self, moment: float) -> None:
+        """Wait for nothing after this moment, by trio's time."""
+        for line in self._lines:
+            line.end_by(moment)
+
+    # -- what the membership tells -----------------------------------------------------------------------------------
+
+    def owns(self, host: str) -> bool:
+        """Whether this replica delivers to a host."""
+        return shard_of(host) in self._member.owned
 
     @property
-    def number(self) -> int:
-        """What this replica's claims are fenced by."""
-        return self._member.number
+    def is_swept_here(self) -> bool:
+        """One replica does it for all: the owner of the first shard."""
+        return 0 in self._member.owned
 
-    def may_begin(self, now: int) -> bool:
-        return may_begin(self._lease_until, now)
+    def joined(self, time: int) -> None:
+        self.on_time(time, None)
 
-    async def _join(self) -> None:
-        """Register under a new number."""
-        now = self._clock.now()
-        register = partial(presence.register, name=_own_name(), delivers=self._delivers, now=now, lease=self._lease)
-        try:
-            await self.prepare()
-        except StoreUnusable as error:
-            raise CommitFailed(str(error)) from error
-        self._member = await self._presence.run(register)
-        self._lease_until = now + self._lease
-        self._connected_since = now
-        self._seen_until = now
-        self._hints = self._threaded and await self._presence.run(presence.can_listen)
-        self._comes_back()
-        await self._beat()
+    def connected(self, renewal: Renewal, asked_at: int) -> int:
+        jump = self.on_time(renewal.time, asked_at)
+        self.away = False
+        self.on_lease(self._member.begins_until, renewal.run)
+        if self._trouble:
+            self._trouble = ""
+            self.on_away(None)
+        if jump and not self._is_apart:
+            self.on_jump(jump)
+        was_cut_off = self._last_contact is None or asked_at - self._last_contact > self._member.lease
+        if was_cut_off or self._is_apart != bool(jump):
+            self.on_back()
+        self._last_contact, self._is_apart = asked_at, bool(jump)
+        return jump
 
-    async def _keep_alive(self) -> None:
-        while True:
-            try:
-                await self._wait_for_beat()
-                if self._member.number:
-                    await self._beat()
-                else:
-                    await self._join()
-            except StoreAway as away:
-                self._goes_away(away)
-                await trio.sleep(TRY_AGAIN_AFTER)
-
-    async def _wait_for_beat(self) -> None:
-        """Listen, where that is possible, until the lease wants to be renewed."""
-        next_beat = self._lease_until - self._lease + self._renew_every
-        while self._clock.now() < next_beat and not self.away:
-            seconds = min(self._renew_every, next_beat - self._clock.now()) / 1000
-            if not self._hints:
-                await trio.sleep(seconds)
-                continue
-            for lane in await self._presence.run(presence.heard):
-                self.on_call(lane)
-            await self._presence.until_told(seconds)
-
-    async def _beat(self) -> None:
-        now = self._clock.now()
-        terms = self._terms(0)
-        beat = await self._presence.run(partial(presence.renew, terms=terms, lease=self._lease, since=self._seen_until))
-        if self.away:
-            self._connected_since = now
-            self._hints = self._threaded and await self._presence.run(presence.can_listen)
-            self._comes_back()
-        if beat.crew is None:
-            await self._lose()
-            return
-        self._lease_until = now + self._lease
-        self._take(beat, now)
-        await self._presence.run(presence.cut_off)
-        while (
-            await self._presence.run(partial(presence.reap, terms=terms, connected_since=self._connected_since))
-            >= presence.FREED_AT_ONCE
-        ):
-            pass
-        await self._disown(terms)
-        self._beats += 1
-        if self._beats % MEASURE_EVERY == 1:
-            await self._presence.run(presence.tidy)
-            self._room.measure(await self._presence.run(_measure))
-        self.on_beat()
-
-    async def _disown(self, terms: Terms) -> None:
-        """What may have become this replica's without an answer that says so is for anyone to send: as long as a
-        transaction that was given up could still come to its end.
-        """
-        if self._unsure:
-            await self._presence.run(partial(presence.disown, ids=list(self._unsure), terms=terms))
-            self._unsure = {id: ends for id, ends in self._unsure.items() if ends > terms.now}
-
-    def _take(self, beat: Beat, now: int) -> None:
-        assert beat.crew is not None
-        self._member = Member(self._member.number, beat.run)
-        self.on_time(beat.time)
-        spells = {record.key: record.circuit.spell for record in beat.changed}
-        for record in beat.changed:
-            if self._spells.get(record.key) != record.circuit.spell:
-                self.on_lane(record)
-        self._spells = spells
-        self._seen_until = now
-        if beat.crew != self._crew:
-            self._crew = beat.crew
-            self.on_crew(beat.crew)
-
-    async def _lose(self) -> None:
-        """Taken for dead: nothing that was claimed is this replica's any more."""
-        _logger.warning("this replica was taken for dead, and comes back under another number")
-        self._member = Member(0, self._member.run)
-        self._lease_until = 0
-        self.on_lost()
-        await self._join()
-
-    def _goes_away(self, error: StoreAway) -> None:
+    def disconnected(self, error: StoreAway) -> None:
         if not self.away or str(error) != self._trouble:
             self.on_away(error)
         self.away, self._trouble = True, str(error)
 
-    def _comes_back(self) -> None:
-        self.away = False
-        if self._trouble:
-            self._trouble = ""
-            self.on_away(None)
-        self.on_back()
+    def hang_up(self) -> None:
+        for line in self._lines:
+            line.hang_up()
+
+    def lost(self) -> None:
+        """What waits to be written was decided for shards that are another's now."""
+        self._arrived.clear()
+        self._unsure = ()
+        self._overtaken = self._writing.under_way
+        self._writing.drop(Fenced())
+        self.on_lost()
+
+    async def shelve_arrived(self, shards: Mapping[int, int]) -> None:
+        """What can't go there now the beats find; see look."""
+        self._arrived.forget(shards)
+        with suppress(StoreAway):
+            while await self.perform(TakeIn(shards)) >= arrivals.SHELVED_AT_ONCE:
+                pass
+
+    async def gained(self, shards: Collection[int]) -> None:
+        """Nobody was told of what has arrived meanwhile."""
+        self.on_gained(lambda host: shard_of(host) in shards)
+        await self._find_arrived(shards, arrivals.SHELVED_AT_ONCE)
+
+    def is_leaving(self, host: str) -> bool:
+        """Whether a host goes to another replica: nothing more begins for it here."""
+        return self._member.are_moving and self._member.is_leaving(shard_of(host))
+
+    def left(self) -> None:
+        self._member.left()
+
+    def let_go(self) -> Collection[int]:
+        return {shard_of(host) for host in self.on_letting_go()}
+
+    async def release(self, shards: Mapping[int, int]) -> None:
+        if shards:
+            await self.perform(Release({shard: self._member.owned[shard] for shard in shards}, shards))
+
+    def arrived(self, ids: list[MessageId]) -> None:
+        self._named += ids
+        self._was_named.set()
+
+    def measured(self, used: int) -> None:
+        self._room.measure(used)
+
+    def asked(self) -> None:
+        self._was_asked.set()
+
+    def step_back(self, steps_back: bool) -> None:
+        self._member.step_back(steps_back)
+
+    async def look(self, renewal: Renewal) -> None:
+        """Notifications may have got lost. Nothing that is known is read again."""
+        if renewal.requests:
+            self._was_asked.set()
+        if renewal.arrived > len(self._arrived):
+            shards = self._member.owned.keys() - self._member.leaving.keys()
+            await self._find_arrived(shards, renewal.arrived + arrivals.SHELVED_AT_ONCE)
+
+    async def _find_arrived(self, shards: Collection[int], most: int) -> None:
+        find = partial(arrivals.unknown, shards=shards, known=self._arrived, limit=most)
+        self.arrived(await self._reads.run(find, within=WORKED_WITHIN))
+
+    async def _take_arrivals(self) -> None:
+        """Read the messages that were accepted elsewhere, in the order in which they were told of."""
+        while True:
+            await self._was_named.wait()
+            self._was_named = trio.Event()
+            ids, self._named = [id for id in self._named if id not in self._arrived], []
+            if not ids:
+                continue
+            try:
+                with self._arrived.noting_left() as left:
+                    found = await arrivals.read(self._reads, ids, self._arrived, within=WORKED_WITHIN)
+            except StoreAway as error:
+                self.disconnected(error)  # The first beat after it finds them.
+                continue
+            for id, what in found.broken:
+                self._tell_fault("messages", id.hex(), what)
+            for entry in found.entries:
+                if entry.message.id not in left:
+                    self._take(entry)
+            self.on_commit(NEVER)
+
+    def _take(self, entry: Entry) -> None:
+        """To delivery, unless it has it. Whoever a host goes to finds its messages on disk."""
+        id, host = entry.message.id, entry.message.host
+        if self.owns(host) and not self.is_leaving(host) and id not in self._arrived:
+            self._arrived.add(entry.message, entry.place.born)
+            self.on_arrived(entry)
+
+    # -- what operators ask of other replicas ------------------------------------------------------------------------
+
+    def owner_of(self, host: str) -> int | None:
+        return self._member.owners.get(shard_of(host))
+
+    def others(self) -> list[int]:
+        return sorted(set(self._member.owners.values()) - {self._number})
+
+    @property
+    def are_complete(self) -> bool:
+        return len(self._member.owners) == SHARDS
+
+    async def ask(self, owner: int, request: bytes) -> bytes:
+        """Have another replica carry something out, and wait for its answer."""
+        if not self._number:
+            raise StoreAway("this replica has not joined the fleet yet")
+        id, answered = self._random_bits(128).to_bytes(16, "big"), trio.Event()
+        self._answers[id] = answered
+        try:
+            put = partial(requests.ask, id=id, asked_by=self._number, owner=owner, request=request)
+            await self._shows.run(put, within=SHOWN_WITHIN)
+            with trio.move_on_after(ASKED_WITHIN):
+                await answered.wait()
+            answer = self._answers[id]
+        finally:
+            del self._answers[id]
+        if isinstance(answer, bytes):
+            return answer
+        came_late = await self._shows.run(partial(requests.withdraw, id=id), within=SHOWN_WITHIN)
+        if came_late is None:
+            raise StoreAway(f"no answer within {ASKED_WITHIN:.0f} s")
+        return came_late
+
+    async def _serve_requests(self, nursery: trio.Nursery) -> None:
+        """Carry out what others ask, and take what they answered; looked for with every beat too."""
+        under_way: set[bytes] = set()
+
+        async def carry_out(request: requests.Asked) -> None:
+            answer = await self.on_request(request.request)
+            with suppress(StoreAway):
+                await self._shows.run(partial(requests.answer, request=request, answer=answer), within=SHOWN_WITHIN)
+            under_way.discard(request.id)
+
+        while True:
+            await self._was_asked.wait()
+            self._was_asked = trio.Event()
+            if not self._number:
+                continue
+            with suppress(StoreAway):
+                if self._answers:
+                    find = partial(requests.answers, asked_by=self._number)
+                    self._take_answers(await self._shows.run(find, within=SHOWN_WITHIN))
+                asked = partial(requests.asked, owner=self._number)
+                for request in await self._shows.run(asked, within=SHOWN_WITHIN):
+                    if request.id not in under_way:
+                        under_way.add(request.id)
+                        nursery.start_soon(carry_out, request)
+
+    def _take_answers(self, found: Mapping[bytes, bytes]) -> None:
+        for id, answer in found.items():
+            waiting = self._answers.get(id)
+            if isinstance(waiting, trio.Event):
+                self._answers[id] = answer
+                waiting.set()
+
+    @property
+    def _number(self) -> int:
+        return 0 if self._member.membership is None else self._member.membership.number
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -326,200 +442,314 @@ class PostgresStore:
 
     @property
     def commit_age(self) -> float:
-        """While the database is away nothing is under way: it waits."""
+        """While the database is unreachable nothing is under way: it waits."""
         return 0.0 if self.away else self._writing.age
 
     @property
     def full(self) -> bool:
         return self._room.used > WATERMARK * self._max_size
 
+    def _trouble_with(self, operation: Operation) -> StoreError | None:
+        """Only what has happened waits for the database: whoever wants something to happen had better hear of it."""
+        if self.failed is None and self.away and not isinstance(operation, outcomes.TOGETHER):
+            return StoreAway(AWAY)
+        return self.failed
+
     def submit(self, operation: Operation) -> None:
-        trouble: StoreError | None = self.failed
-        if trouble is None and self.away and not isinstance(operation, outcomes.TOGETHER):
-            # Only what has happened waits: whoever wants something to happen had better hear of it.
-            trouble = StoreAway("the database can't be reached")
+        trouble = self._trouble_with(operation)
         if trouble is None:
             (self._accepting if isinstance(operation, Accept) else self._writing).put(operation)
         elif isinstance(operation.done, Hearing):
             operation.done(trouble)
 
     async def perform(self, operation: Operation) -> Any:
+        trouble = self._trouble_with(operation)
+        if trouble is not None:
+            raise trouble
         waiter = operation.done = Waiter()
         self.submit(operation)
         return await trio.lowlevel.wait_task_rescheduled(waiter.abandon)
 
     async def _accept(self, operations: Sequence[Operation]) -> list[Any]:
-        arrivals = [
-            accepting.Arrival(operation, *rows.encode(operation.message), self._is_offered(operation))
+        coming = [
+            accepting.Arrival(operation, *rows.encode(operation.message))
             for operation in operations
             if isinstance(operation, Accept)
         ]
-        if len(self._lanes) > LANES_KNOWN:
-            self._lanes.clear()
-        terms = self._terms(0)
-        work = partial(accepting.accept, arrivals=arrivals, room=self._room, lanes=self._lanes, terms=terms)
         try:
-            results: list[Any] = await self._accepts.run(work, within=ANSWER_WITHIN)
-        except StoreAway as away:
-            self._goes_away(away)
-            ends = self._clock.now() + presence.LONGEST_TRANSACTION
-            self._unsure.update({arrival.message.id: ends for arrival in arrivals if arrival.offered})
+            with self._arrived.noting_left() as left:
+                results, arrived = await accepting.accept(
+                    self._accepts, coming, self._room, self._terms(0), within=ANSWER_WITHIN
+                )
+                self._arrived_there = [id for id in arrived if id not in left]
+        except StoreAway as error:
+            self.disconnected(error)
             raise
-        if terms.number != self._member.number:
-            # Taken for dead meanwhile: what was taken under that number is free.
-            return [Accepted(active=False) if type(result) is Accepted else result for result in results]
         return results
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
         or was is a Duplicate of itself. Raises StoreAway.
         """
-        work = partial(taking.take, page=page, room=self._room, lanes=self._lanes, terms=self._terms(0))
+        work = partial(handing.take, page=page, room=self._room, terms=self._terms(0))
         try:
-            # Whoever closes the store has to wait for it: a connection is not closed under a thread that uses it.
-            with trio.CancelScope(shield=True):
-                results: list[Any] = await self._moves.run(work, within=MOVED_WITHIN)
-        except StoreAway as away:
-            self._goes_away(away)
+            results: list[Any] = await self._moves.run(work, within=MOVED_WITHIN)
+        except StoreAway as error:
+            self.disconnected(error)
             raise
+        self.arrived([each.message.id for each in page if self.owns(each.message.host)])
         return results
 
-    def _is_offered(self, operation: Accept) -> bool:
-        """Whether this replica takes a message at once: it delivers, has room, and what it holds is safely its own."""
-        if not self._delivers or operation.place is not None or not self.may_begin(self._clock.now()):
-            return False
-        return self.on_offer(operation.message)
-
     async def _write(self, operations: Sequence[Operation]) -> list[Any]:
-        terms = self._terms(1)
+        """One transaction. What only the owner may write passes the fence, and is dropped where it does not."""
+        if operations is self._overtaken:
+            return [Fenced()] * len(operations)
+        membership = self._member.membership
+        if membership is None:
+            raise StoreAway("this replica has not joined the fleet yet")
+        if self.away:
+            raise StoreAway(AWAY)  # The next beat finds out whether it is back.
+        owned = dict(self._member.owned)
+        group = outcomes.prepare(operations, membership.run) if isinstance(operations[0], outcomes.TOGETHER) else None
+        if group is not None and not group.shards <= owned.keys():
+            return await self._write_own(operations, membership.run)
+        if isinstance(operations[0], Release) and not operations[0].shards.items() <= owned.items():
+            return [Fenced()]
+        if group is not None:
+            group.younger = self._arrived.younger
+        shards = {} if group is None else {shard: owned[shard] for shard in group.shards}
+        change = _Change(operations, group, membership, shards, self._terms(1), self._unsure)
         try:
-            return await self._writes.run(lambda connection: _carry_out(connection, operations, terms))
-        except StoreAway as away:
-            self._goes_away(away)
+            results, self._earliest_wake = await change.run(self._writes)
+        except RowsLocked:
+            self._unsure = ()
             raise
+        except StoreAway as error:
+            self._unsure = operations
+            self.disconnected(error)
+            raise
+        except Fenced:
+            self._member.lose()
+            return [Fenced()] * len(operations)
+        self._unsure = ()
+        return results
+
+    async def _write_own(self, operations: Sequence[Operation], run: int) -> list[Any]:
+        """Without those for hosts that went to another replica since they were put."""
+        own = [each for each in operations if outcomes.prepare([each], run).shards <= self._member.owned.keys()]
+        written = dict(zip(map(id, own), await self._write(own) if own else (), strict=True))
+        return [written.get(id(each), Fenced()) for each in operations]
 
     def _tell_accepts(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+        in_order = self._are_first(operations)
         for operation, result in zip(operations, results, strict=True):
             if type(result) is Accepted and isinstance(operation, Accept):
-                self.on_accepted(operation.message, result.active)
+                self._hand_on(operation, in_order)
             elif isinstance(result, StoreAway) and not isinstance(operation.done, Hearing):
                 continue
             if operation.done is not None:
                 operation.done(result)
-        self._told_all(operations, results, self._accepting)
+        self._earliest_wake = NEVER
+        self._told_all(operations, self._accepting)
+
+    def _are_first(self, operations: Sequence[Operation]) -> bool:
+        """Whether nothing that another replica accepted before these is still to be heard of. If something is, all are
+        read in the order of commits.
+        """
+        unheard = [id for id in self._arrived_there if id not in self._arrived]
+        self._arrived_there = []
+        if not unheard and not self._named:
+            return True
+        self.arrived([*unheard, *(operation.message.id for operation in operations if isinstance(operation, Accept))])
+        return False
+
+    def _hand_on(self, operation: Accept, in_order: bool) -> None:
+        """To delivery, if it is this replica's; else the owner was notified."""
+        message = operation.message
+        if not in_order or not self.owns(message.host) or self.is_leaving(message.host):
+            self.on_accepted_elsewhere(message)
+        elif operation.place is not None:
+            self._take(Entry(message, operation.place._replace(standing=Standing.ACTIVE)))
+        elif message.id not in self._arrived:
+            self._arrived.add(message, message.born)
+            self.on_accepted(message, True)
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, (Fenced, StoreAway)):
+                if isinstance(operation.done, Hearing):
+                    operation.done(result)
+                continue
+            for id in _left(operation, result):
+                self._arrived.leave(id)
+            if isinstance(operation, Release):
+                self._arrived.forget(operation.shards)
+                self._member.released(operation.shards, operation.to)
             if operation.done is not None:
                 operation.done(result)
-        self._told_all(operations, results, self._writing)
+            if isinstance(operation, ReplayDead) and isinstance(result, Swept):
+                self.arrived(result.ids)
+            elif isinstance(operation, RetryNow) and result is Retried.REPLAYED:
+                self.arrived([operation.id])
+        self._told_all(operations, self._writing)
 
-    def _told_all(self, operations: Sequence[Operation], results: Sequence[Any], channel: Channel) -> None:
+    def _told_all(self, operations: Sequence[Operation], channel: Channel) -> None:
         self.on_group(len(operations), channel.last)
-        now = self._clock.now()  # what needs attention by now is in memory, or everyone was called to it
-        moments = chain.from_iterable(map(_moments, operations, results))
-        self.on_commit(min((moment for moment in moments if moment > now), default=NEVER))
+        self.on_commit(self._earliest_wake)
         if self.full:
             self.on_scarce()
 
     def _terms(self, connection: int) -> Terms:
-        number, run = self._member.number, self._member.run
-        now = self._clock.now()
-        return Terms(self._rules, number, 2 * number + connection, run, now, self._hints, self._max_size)
+        membership, number = self._member.membership, self._number
+        owners = self._member.owners if self._member.listens else {}
+        if membership is not None and membership.run != self._rules.run:
+            self._rules = replace(self._rules, run=membership.run)
+        owned = self._member.owned.keys()
+        return Terms(self._rules, number, 2 * number + connection, self._clock.now(), self._max_size, owners, owned)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
         views: list[View] = []
         while len(views) < len(asks) and bytes_wanted >= 0:
-            some = await self._patiently(partial(self._survey, asks[len(views) : len(views) + LANES_A_SURVEY]))
-            bytes_wanted -= sum(view.size for view in some)
-            views += some
+            some = asks[len(views) : len(views) + LANES_A_SURVEY]
+            read = await self._patiently(_reading(partial(reads.survey, asks=some, owned=self._member.owned)))
+            bytes_wanted -= sum(view.size for view in read)
+            views += read
         return views
-
-    def _survey(self, asks: Sequence[Ask], connection: Connection) -> list[View]:
-        """Under the number that this replica has when it comes to it."""
-        return claiming.survey(connection, asks, self._terms(1))
 
     async def agenda(
         self, now: int, limit: int, skip: Container[str], classes: Container[int] = ALL_CLASSES, since: int = 0
     ) -> Agenda:
-        return await self._patiently(_reading(lambda connection: claiming.agenda(connection, now, limit, skip, since)))
+        def read(connection: Connection) -> Agenda:
+            return reads.agenda(connection, self._member.owned, now, limit, skip, classes, since)
+
+        return await self._patiently(_reading(read))
 
     async def oldest_finished(self) -> Finished:
-        return await self._patiently(_reading(showing.oldest_finished))
+        return await self._patiently(_reading(stories.oldest_finished))
 
     async def _patiently(self, work: Work[Result]) -> Result:
-        """For whoever can only wait until the database is back, and until this replica is in the fleet."""
+        """For whoever can only wait until the database is back."""
         while True:
-            if self._member.number:
+            if not self.away:
                 try:
-                    return await self._claims.run(work)
-                except StoreAway as away:
-                    self._goes_away(away)
+                    return await self._reads.run(work, within=WORKED_WITHIN)
+                except StoreAway as error:
+                    self.disconnected(error)
             await trio.sleep(TRY_AGAIN_AFTER)
 
-    async def _show(self, ask: Callable[[Connection, Faults], Result]) -> Result:
+    async def _show(self, ask: Callable[[Connection, Faults], Result], within: float = SHOWN_WITHIN) -> Result:
         """For operators; records that can't be read are told of once."""
+        if self.away:
+            raise StoreAway(AWAY)
         faults: Faults = []
-        result = await self._shows.run(_reading(lambda connection: ask(connection, faults)))
-        for table, key, what in faults:
-            if (table, key) not in self._told and len(self._told) < FAULTS_TOLD:
-                self._told.add((table, key))
-                self.on_broken(table, key, what)
+        result = await self._shows.run(_reading(lambda connection: ask(connection, faults)), within=within)
+        for fault in faults:
+            self._tell_fault(*fault)
         return result
 
+    def _tell_fault(self, table: str, key: str, what: str) -> None:
+        if (table, key) not in self._told and len(self._told) < FAULTS_TOLD:
+            self._told.add((table, key))
+            self.on_broken(table, key, what)
+
     async def story(self, id: MessageId) -> Story | None:
-        return await self._show(lambda connection, faults: showing.story(connection, id, faults))
+        return await self._show(lambda connection, faults: stories.story(connection, id, faults))
 
     async def stories(
         self, state: State | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]:
         return await self._show(
-            lambda connection, faults: showing.stories(connection, state, lane, after, limit, faults)
+            lambda connection, faults: stories.stories(connection, state, lane, after, limit, faults)
         )
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
-        return await self._show(lambda connection, faults: showing.dead(connection, select, limit, faults))
+        return await self._show(lambda connection, faults: stories.dead(connection, select, limit, faults))
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-        return await self._show(lambda connection, faults: showing.waiting(connection, after, limit, faults))
+        return await self._show(lambda connection, faults: stories.waiting(connection, after, limit, faults))
 
     async def circuit(self, key: str) -> CircuitView | None:
-        terms = self._terms(0)
-        return await self._show(lambda connection, faults: showing.circuit(connection, key, terms, faults))
+        return await self._show(lambda connection, faults: stories.circuit(connection, key, faults))
 
     async def circuits(
         self, state: CircuitState | None, after: str | None, limit: int
     ) -> tuple[list[CircuitView], str | None]:
-        terms = self._terms(0)
-        return await self._show(
-            lambda connection, faults: showing.circuits(connection, state, after, limit, terms, faults)
-        )
+        return await self._show(lambda connection, faults: stories.circuits(connection, state, after, limit, faults))
 
     async def statistics(self) -> StoreStatistics:
-        """As of now; while the database is away as they last were."""
+        """As of now; while the database is unreachable as they last were."""
         terms = self._terms(0)
-        try:
+        with suppress(StoreAway):
             self._statistics = await self._show(
-                lambda connection, faults: showing.statistics(connection, terms, self.path)
+                lambda connection, faults: stories.statistics(connection, terms, self.path), STATISTICS_WITHIN
             )
-        except StoreAway:
-            if self._statistics is None:
-                return _nothing_known(self.path, self._max_size)
-        assert self._statistics is not None
-        return self._statistics
+        return self._statistics or _nothing_known(self.path, self._max_size)
+
+    async def room(self) -> StoreRoom:
+        """As it was last measured."""
+        used = self._room.used
+        return StoreRoom(used, self.full or used > SCARCE * self._max_size, self.full)
 
 
-def _carry_out(connection: Connection, operations: Sequence[Operation], terms: Terms) -> list[Any]:
-    first = operations[0]
-    if isinstance(first, outcomes.TOGETHER):
-        return outcomes.record(connection, operations, terms)
-    if isinstance(first, Switch):
-        return [outcomes.switch(connection, first, terms)]
-    result = SWEEPS[type(first)](connection, first, terms)
-    connection.commit()
-    return [result]
+@dataclass(slots=True)
+class _Change:
+    """One transaction of delivery on its way. `shards` are those that its group touches, with their epochs. `unsure` is
+    what was to be written, this or other operations, when nobody heard whether that was committed.
+    """
+
+    operations: Sequence[Operation]
+    group: outcomes.Group | None
+    membership: Membership
+    shards: Mapping[int, int]
+    terms: Terms
+    unsure: Sequence[Operation]
+
+    async def run(self, line: Line) -> tuple[list[Any], int]:
+        """The results, and when the earliest lane that it touched needs attention. Raises Fenced."""
+        if self.unsure or self.group is None or not self.group.is_plain:
+            return await line.run(self._carry_out, within=WORKED_WITHIN)
+        values = outcomes.delivered_values(self.group, self.membership, self.shards, self.terms)
+        await line.carry_out(outcomes.DELIVERED, values, within=WORKED_WITHIN)
+        self.membership.writes += 1
+        return [None] * len(self.operations), NEVER
+
+    def _carry_out(self, connection: Connection) -> tuple[list[Any], int]:
+        if self.unsure and ownership.was_committed(connection, self.membership):
+            self.membership.writes += 1
+            if self.group is not None and self.unsure is self.operations:
+                return [None] * len(self.operations), 0
+        if self.group is None:
+            return [self._carry_out_alone(connection, self.operations[0])], 0
+        outcomes.write(connection, self.group, self.membership, self.shards, self.terms)
+        self.membership.writes += 1
+        moved = self.group.moved
+        results = [
+            len({message.id for message in each.messages} & moved) if isinstance(each, Shelve) else None
+            for each in self.operations
+        ]
+        return results, self.group.earliest_wake
+
+    def _carry_out_alone(self, connection: Connection, operation: Operation) -> Any:
+        anyones = bulk.ANYONES.get(type(operation))
+        if anyones is not None:
+            result = anyones(connection, operation, self.terms)
+            connection.commit()
+            return result
+        shards = operation.shards if isinstance(operation, (TakeIn, Release)) else {}
+        ownership.pass_fence(connection, self.membership, shards)
+        result = _OWNERS[type(operation)](connection, operation, self.terms)
+        connection.commit()
+        self.membership.writes += 1
+        return result
+
+
+_OWNERS: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
+    **bulk.OWNERS,
+    TakeIn: take_in,
+    Release: release,
+}
 
 
 def _writes_size(operations: Sequence[Operation]) -> int:
@@ -527,37 +757,40 @@ def _writes_size(operations: Sequence[Operation]) -> int:
     return max(1, outcomes.share_a_transaction(operations[: group_size(operations)]))
 
 
-def _moments(operation: Operation, result: Any) -> Iterator[int]:
-    """When what was written may need attention: a delayed message, a retry, the next probe."""
-    if isinstance(operation, Accept) and isinstance(result, Accepted):
-        yield operation.message.born
-    if isinstance(operation, Fail) and isinstance(operation.step, RetryAt):
-        yield operation.step.due
-    if isinstance(result, Verdict) and result.record is not None:
-        yield result.record.circuit.next_probe_at or 0
+def _is_urgent(operation: Operation) -> bool:
+    """A delivery that changes nothing else is waited for by nobody: the attempt's place is free already."""
+    return not isinstance(operation, Deliver) or operation.lane is not None or isinstance(operation.done, Hearing)
+
+
+def _left(operation: Operation, result: Any) -> Iterable[MessageId]:
+    """The messages that are not among the arrived ones any more, once this is written."""
+    if isinstance(operation, DropMessages):
+        return list(result.ids)
+    if isinstance(operation, Shelve):
+        return [message.id for message in operation.messages]
+    if isinstance(operation, Deliver) or (isinstance(operation, Fail) and operation.step is not None):
+        return [operation.entry.message.id]
+    return ()
 
 
 def _reading(work: Work[Result]) -> Work[Result]:
     """A short transaction that changes nothing."""
 
     def read(connection: Connection) -> Result:
-        try:
-            return work(connection)
-        finally:
-            connection.rollback()
+        result = work(connection)
+        connection.commit()
+        return result
 
     return read
-
-
-def _measure(connection: Connection) -> int:
-    used = counting.total(connection).bytes
-    connection.rollback()
-    return used
 
 
 def _nothing_known(path: str, max_size: int) -> StoreStatistics:
     circuits = dict.fromkeys(CircuitState, 0)
     return StoreStatistics(path, 0, 0, max_size, 0, 0, 0, 0, circuits, None, None, None, False)
+
+
+async def _refuse_request(request: bytes) -> bytes:
+    raise NotImplementedError
 
 
 def _own_name() -> str:

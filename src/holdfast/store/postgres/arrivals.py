@@ -1,0 +1,219 @@
+"""Messages that have arrived and are not in their lanes' queues yet: how their owner hears of them, and finds them.
+
+A notification names the messages themselves, so that the owner reads just those, in the order of their commits. One
+that got lost is made up for by looking at all that has arrived in a replica's shards, which is no more than it has in
+memory, and what it does not know of.
+"""
+
+from base64 import b85decode, b85encode
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import Entry, Message, MessageId
+from holdfast.core.ownership import SHARDS, shard_of
+from holdfast.store.postgres import rows
+from holdfast.store.postgres.connection import Connection, Cursor, Line
+from holdfast.store.postgres.ownership import CHANNEL
+from holdfast.store.postgres.rows import ACTIVE, RETRY, WAITING
+from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.terms import Terms
+from holdfast.store.sound import check_message
+
+ID = 16
+ARRIVED = "arrived "
+"""What a notification that names messages begins with."""
+NAMED_AT_ONCE = 300
+"""Messages in one notification, which has at most 8,000 bytes; each takes 20."""
+SHELVED_AT_ONCE = 1_000
+CLOCKS_DIFFER = 5_000
+"""Milliseconds. What is older by more comes from another store, or was replayed, and has its age from there."""
+
+NOTIFY = "convert_to(pg_notify(channel, payload)::text, 'UTF8')"
+"""An empty value, as bytes."""
+_ARRIVED = Statement(f"""SELECT id, {rows.PLACE}, record, body FROM messages
+    WHERE id = ANY(%(ids)s::bytea[]) AND standing = {ACTIVE}
+    UNION ALL SELECT NULL, 0, 0, 0, 0, 0, false, string_agg(id, '' ORDER BY arrival), NULL FROM messages
+    WHERE standing = {ACTIVE} AND shard = ANY(ARRAY(SELECT shard FROM messages WHERE id = ANY(%(ids)s::bytea[])))""")
+"""Some messages, and at last the ids of all that has arrived in their shards, in one value: it may be much more."""
+_FOUND = f"""SELECT id FROM messages WHERE shard = ANY(%s::smallint[]) AND standing = {ACTIVE}
+    ORDER BY shard, arrival LIMIT %s"""
+_SHELVE = f"""UPDATE messages m SET standing = CASE WHEN due > 0 THEN {RETRY} ELSE {WAITING} END{{also}}
+    WHERE {{chosen}} AND standing = {ACTIVE} RETURNING m.id, m.lane, m.due, m.born, m.arrival, (
+        SELECT int8send(q.arrival) || int8send(q.born) || q.id FROM messages q
+        WHERE q.lane = m.lane AND q.standing = {WAITING} ORDER BY q.born DESC, q.id DESC LIMIT 1), m.record"""
+"""With the last of the queue that each goes to."""
+_SHELVE_THESE = _SHELVE.format(
+    also=", born = coalesce(v.born, m.born) FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, born)",
+    chosen="m.id = v.id",
+)
+_SHELVE_SOME = _SHELVE.format(
+    also="",
+    chosen=f"""id = ANY(ARRAY(SELECT id FROM messages WHERE shard = ANY(%s::smallint[]) AND standing = {ACTIVE}
+        ORDER BY shard, arrival LIMIT %s))""",
+)
+
+
+class Arrived(NamedTuple):
+    """Messages that their owner is told of, and those whose records can't be read, with what is wrong."""
+
+    entries: list[Entry]
+    broken: list[tuple[MessageId, str]]
+
+
+class Known:
+    """Messages that have arrived and are in delivery's memory, of which shards."""
+
+    def __init__(self) -> None:
+        self._shards: dict[MessageId, int] = {}
+        self._last: dict[int, bytes] = {}
+        self._noted: list[set[MessageId]] = []
+        self.younger: dict[MessageId, int] = {}
+        """Those that the clock of another replica made older than one that had come before, with another age."""
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._shards
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def add(self, message: Message, born: int) -> None:
+        """In the order of commits; `born` as it is stored."""
+        shard = self._shards[message.id] = shard_of(message.host)
+        if message.is_delayed:
+            return
+        last, own = self._last.get(shard, b""), born.to_bytes(8, "big") + message.id
+        ahead = int.from_bytes(last[:8], "big")
+        if own > last:
+            self._last[shard] = own
+        elif ahead - born < CLOCKS_DIFFER:
+            self.younger[message.id] = ahead + 1
+            self._last[shard] = (ahead + 1).to_bytes(8, "big") + message.id
+
+    def leave(self, id: MessageId) -> None:
+        self._shards.pop(id, None)
+        self.younger.pop(id, None)
+        for noted in self._noted:
+            noted.add(id)
+
+    def forget(self, shards: Container[int]) -> None:
+        for id in [id for id, shard in self._shards.items() if shard in shards]:
+            self.leave(id)
+
+    def clear(self) -> None:
+        self.forget(range(SHARDS))
+
+    @contextmanager
+    def noting_left(self) -> Iterator[set[MessageId]]:
+        """Note what leaves: whoever reads meanwhile may still find it there."""
+        left: set[MessageId] = set()
+        self._noted.append(left)
+        try:
+            yield left
+        finally:
+            self._noted = [noted for noted in self._noted if noted is not left]
+
+
+def notifications(ids: Sequence[MessageId], shards: Sequence[int], terms: Terms) -> tuple[list[str], list[str]]:
+    """Channels and payloads that tell the owners of shards of new messages there. What this replica owns it is told by
+    hand.
+    """
+    told: dict[int, list[MessageId]] = {}
+    for id, shard in zip(ids, shards, strict=True):
+        owner = terms.owners.get(shard)
+        if owner is not None and owner != terms.number:
+            told.setdefault(owner, []).append(id)
+    channels, payloads = [], []
+    for owner, named in told.items():
+        for start in range(0, len(named), NAMED_AT_ONCE):
+            channels.append(CHANNEL.format(owner))
+            payloads.append(ARRIVED + b85encode(b"".join(named[start : start + NAMED_AT_ONCE])).decode())
+    return channels, payloads
+
+
+def notify(connection: Connection, ids: Sequence[MessageId], shards: Sequence[int], terms: Terms) -> None:
+    """Tell the owners once this is committed."""
+    channels, payloads = notifications(ids, shards, terms)
+    if channels:
+        connection.execute(
+            f"SELECT {NOTIFY} FROM unnest(%s::text[], %s::text[]) AS v(channel, payload)", (channels, payloads)
+        )
+
+
+def named(payload: str) -> list[MessageId]:
+    """The messages that a notification names; none if it is about something else."""
+    try:
+        ids = b85decode(payload.removeprefix(ARRIVED)) if payload.startswith(ARRIVED) else b""
+    except ValueError:
+        return []
+    return parted(ids)
+
+
+def parted(ids: bytes | None) -> list[MessageId]:
+    """Of ids in one value; of none there is no value."""
+    return [ids[start : start + ID] for start in range(0, len(ids) - ID + 1, ID)] if ids else []
+
+
+async def read(line: Line, ids: Sequence[MessageId], known: Container[MessageId], *, within: float) -> Arrived:
+    """Those of some messages that have arrived and are in no queue, whole, in the order of their commits; and with
+    them all that arrived in their shards and is not known: nothing overtakes a message whose notification got lost.
+    """
+    *named, there = await line.carry_out(_ARRIVED, {"ids": ids}, within=within)
+    order = [id for id in parted(there[-2]) if id not in known]
+    found = {row[0]: row for row in named}
+    unheard = [id for id in order if id not in found]
+    if unheard:
+        found |= {row[0]: row for row in await line.carry_out(_ARRIVED, {"ids": unheard}, within=within)}
+    arrived = Arrived([], [])
+    for id, *place, record, body in (found[id] for id in order if id in found):
+        try:
+            message, size = rows.message(id, record, body)
+            check_message(message, size)
+            arrived.entries.append(Entry(message, rows.place(*place)))
+        except CorruptRecord as error:
+            arrived.broken.append((id, str(error)))
+    return arrived
+
+
+def unknown(connection: Connection, shards: Iterable[int], known: Container[MessageId], limit: int) -> list[MessageId]:
+    """Messages that have arrived in some shards and are not among those known. `limit` is how many may be known."""
+    found = connection.execute(_FOUND, (list(shards), limit)).fetchall()
+    connection.commit()
+    return [id for (id,) in found if id not in known]
+
+
+def ask_shelved(connection: Connection, ids: Sequence[MessageId], younger: Mapping[MessageId, int]) -> Cursor:
+    """Put messages that have arrived into the queues. The answer is for `keep_order`."""
+    return connection.execute(_SHELVE_THESE, (ids, [younger.get(id) for id in ids]))
+
+
+def shelve(connection: Connection, shards: Iterable[int]) -> list[tuple[MessageId, str, bytes]]:
+    """Put what has arrived in some shards into the queues: at most `SHELVED_AT_ONCE`. Returns each with its lane and
+    record.
+    """
+    shelved = connection.execute(_SHELVE_SOME, (list(shards), SHELVED_AT_ONCE)).fetchall()
+    keep_order(connection, shelved)
+    return [(id, lane, record) for id, lane, *_, record in shelved]
+
+
+def keep_order(connection: Connection, shelved: Iterable[tuple[Any, ...]]) -> None:
+    """Queues go by age, and replicas' clocks differ a little: what was accepted after another one is made younger."""
+    last: dict[str, bytes] = {}
+    younger: dict[MessageId, int] = {}
+    for id, lane, due, born, arrival, tail, _ in sorted(shelved, key=lambda row: int(row[4])):
+        if due:
+            continue
+        before = last.get(lane, b"")
+        if tail is not None and int.from_bytes(tail[:8], "big") < arrival:
+            before = max(before, tail[8:])
+        ahead = int.from_bytes(before[:8], "big")
+        if born.to_bytes(8, "big") + id < before and ahead - born < CLOCKS_DIFFER:
+            born = younger[id] = ahead + 1
+        last[lane] = born.to_bytes(8, "big") + id
+    if younger:
+        connection.execute(
+            """UPDATE messages m SET born = v.born FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, born)
+            WHERE m.id = v.id""",
+            (list(younger), list(younger.values())),
+        )

@@ -1,0 +1,329 @@
+"""What changes many messages at once, in bounded steps: expiry, replay, forgetting lanes, retention.
+
+Each costs by what it removes or moves. Messages are locked first and in the order of their ids, then their lanes; what
+was chosen before it was locked is taken as it is found then.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.errors import CorruptRecord, Fenced
+from holdfast.core.handoff import handoff_digest
+from holdfast.core.message import DeadReason, MessageId, Standing
+from holdfast.core.ownership import shard_of
+from holdfast.core.place import due_at_once
+from holdfast.store import records
+from holdfast.store.port import (
+    DropDead,
+    DropMessages,
+    Evicted,
+    EvictLanes,
+    Expire,
+    Forget,
+    HandOver,
+    Operation,
+    Purge,
+    ReplayDead,
+    Retried,
+    RetryNow,
+    ReviewLanes,
+    Swept,
+)
+from holdfast.store.postgres import choosing, lanes, rows
+from holdfast.store.postgres.arrivals import notify
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.rows import ACTIVE, DEAD, REASONS, RETRY, STATE_NUMBERS, WAITING, counted_as
+from holdfast.store.postgres.shares import Counts, Sums, of_lanes
+from holdfast.store.postgres.terms import Terms
+
+ENABLED = STATE_NUMBERS[CircuitState.ENABLED]
+
+_MESSAGES = """SELECT m.id, m.lane, m.standing, m.due, m.retry, m.attempts, m.size, m.record, l.host,
+    coalesce(l.state, 0), m.born FROM messages m LEFT JOIN lanes l ON l.lane = m.lane WHERE"""
+_CHOSEN = f"{_MESSAGES} m.id = ANY(%s::bytea[]) ORDER BY m.id FOR UPDATE OF m"
+_OLDEST = f"""{_MESSAGES} m.lane = %s AND m.standing = {{standing}} AND m.born < %s
+    AND (m.born, m.id) > (%s, %s) ORDER BY m.born, m.id LIMIT %s FOR UPDATE OF m"""
+_LONG_DEAD = f"""{_MESSAGES} m.standing = {DEAD} AND m.due < %s ORDER BY m.due, m.id LIMIT %s
+    FOR UPDATE OF m SKIP LOCKED"""
+
+
+class _Row(NamedTuple):
+    """A message that is locked. `known_host` and `circuit` are what its lane's row tells."""
+
+    id: MessageId
+    lane: str
+    standing: int
+    due: int
+    retry: int
+    attempts: int
+    size: int
+    record: bytes
+    known_host: str | None
+    circuit: int
+    born: int
+
+    @property
+    def told_host(self) -> str | None:
+        """The host by the record, None if that can't be read."""
+        try:
+            return records.decode_message(self.id, self.record)[0].host
+        except CorruptRecord:
+            return None
+
+    @property
+    def host(self) -> str:
+        """The host that it was counted for."""
+        return self.told_host or self.known_host or self.lane
+
+    @property
+    def counted_as(self) -> int:
+        return counted_as(self.standing, self.due)
+
+
+def _locked(connection: Connection, ids: Sequence[MessageId]) -> list[_Row]:
+    return [_Row(*row) for row in connection.execute(_CHOSEN, (list(ids),))] if ids else []
+
+
+def _in_reach(connection: Connection, found: Sequence[_Row], terms: Terms) -> list[_Row]:
+    """Those that no other replica has in memory: of this one's shards, and of shards without an owner, which have none
+    until this is committed.
+    """
+    others = {shard_of(row.host) for row in found} - terms.owned
+    free: set[int] = set()
+    if others:
+        query = "SELECT shard FROM shards WHERE owner IS NULL AND shard = ANY(%s::smallint[]) FOR SHARE"
+        free = {shard for (shard,) in connection.execute(query, (sorted(others),))}
+    return [row for row in found if shard_of(row.host) in terms.owned | free]
+
+
+def expire(connection: Connection, operation: Expire, terms: Terms) -> list[MessageId] | Fenced:
+    expired = _oldest(connection, operation, WAITING, operation.limit)
+    expired += _oldest(connection, operation, RETRY, operation.limit - len(expired))
+    if not all(terms.owns(row.host) for row in expired):
+        return Fenced()
+    if not expired:
+        return []
+    ids = [row.id for row in expired]
+    counts = Counts()
+    for row in expired:
+        counts.move(row.host, row.lane, row.counted_as, DEAD)
+    with connection.pipeline():
+        connection.execute(
+            "UPDATE messages SET standing = %s, due = %s, held = false, reason = %s WHERE id = ANY(%s::bytea[])",
+            (DEAD, operation.now, REASONS.index(DeadReason.EXPIRED), ids),
+        )
+        counts.write(connection, terms.writer)
+    lanes.review(connection, {row.lane: row.host for row in expired}, terms)
+    return ids
+
+
+def _oldest(connection: Connection, operation: Expire, standing: int, limit: int) -> list[_Row]:
+    found: list[_Row] = []
+    after: tuple[int, bytes] = (-1, b"")
+    while len(found) < limit:
+        terms = (operation.lane, operation.born_before, *after, limit)
+        page = [_Row(*row) for row in connection.execute(_OLDEST.format(standing=standing), terms)]
+        found += [row for row in page if row.id not in operation.skip]
+        if len(page) < limit:
+            break
+        after = page[-1].born, page[-1].id
+    return found[:limit]
+
+
+def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> Swept:
+    chosen, after = choosing.dead_letters(connection, operation.select, operation.limit)
+    letters = [row for row in _locked(connection, chosen) if row.standing == DEAD and row.told_host is not None]
+    _replay(connection, letters, operation.now, terms)
+    return Swept([row.id for row in letters], {row.lane: row.host for row in letters}, after)
+
+
+def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Terms) -> None:
+    """Give dead messages a new life: they arrive once more."""
+    if not letters:
+        return
+    counts = Counts()
+    for row in letters:
+        counts.move(row.host, row.lane, DEAD, WAITING)
+    with connection.pipeline():
+        connection.execute(
+            """UPDATE messages m SET standing = %s, born = %s, due = 0, retry = 0, held = false, reason = NULL,
+            shard = v.shard, arrival = nextval('arrivals')
+            FROM unnest(%s::bytea[], %s::smallint[]) AS v(id, shard) WHERE m.id = v.id""",
+            (ACTIVE, now, [row.id for row in letters], [shard_of(row.host) for row in letters]),
+        )
+        counts.write(connection, terms.writer)
+        notify(connection, [row.id for row in letters], [shard_of(row.host) for row in letters], terms)
+
+
+def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swept:
+    chosen, after = choosing.dead_letters(connection, operation.select, operation.limit)
+    letters = [row for row in _locked(connection, chosen) if row.standing == DEAD]
+    _erase(connection, letters, terms)
+    return Swept([row.id for row in letters], {}, after)
+
+
+def drop_messages(connection: Connection, operation: DropMessages, terms: Terms) -> Swept | Fenced:
+    """What others have in memory they drop themselves."""
+    select = operation.select
+    chosen, after = choosing.undelivered(connection, select, operation.limit, operation.skip)
+    found = [
+        row
+        for row in _locked(connection, chosen)
+        if select.state in (None, rows.state_of(row.standing, row.retry, row.circuit))
+    ]
+    dropped = _in_reach(connection, found, terms)
+    if select.id is not None and found != dropped:
+        return Fenced()
+    touched = {row.lane: row.host for row in dropped if row.standing != DEAD}
+    _erase(connection, dropped, terms)
+    lanes.review(connection, touched, terms)
+    return Swept([row.id for row in dropped], touched, after)
+
+
+def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None:
+    """Remove messages that are locked, with all that is known of them."""
+    if not doomed:
+        return
+    counts = Counts()
+    for row in doomed:
+        counts.leave(row.host, row.lane, row.counted_as, row.size)
+    ids = [row.id for row in doomed]
+    with connection.pipeline():
+        connection.execute("DELETE FROM messages WHERE id = ANY(%s::bytea[])", (ids,))
+        connection.execute("DELETE FROM attempts WHERE id = ANY(%s::bytea[])", (ids,))
+        counts.write(connection, terms.writer)
+
+
+def hand_over(connection: Connection, operation: HandOver, terms: Terms) -> int:
+    """What was tried or replayed meanwhile stays."""
+    read_at = {entry.message.id: entry.place for entry in operation.entries}
+    handed = [
+        row
+        for row in _locked(connection, list(read_at))
+        if row.attempts == read_at[row.id].attempts
+        and (row.standing == DEAD) == (read_at[row.id].standing is Standing.DEAD)
+    ]
+    _erase(connection, handed, terms)
+    digests = [handoff_digest(row.id) for row in handed]
+    connection.execute("DELETE FROM keys WHERE digest = ANY(%s::bytea[])", (digests,))
+    lanes.review(connection, {row.lane: row.host for row in handed}, terms)
+    return len(handed)
+
+
+def retry_now(connection: Connection, operation: RetryNow, terms: Terms) -> Retried | Fenced:
+    """A message whose turn only its lane decides is due already; one that waits for a time no longer does."""
+    found = [row for row in _locked(connection, [operation.id]) if row.told_host is not None]
+    if not found:
+        known = connection.execute("SELECT 1 FROM delivered WHERE id = %s", (operation.id,)).fetchone()
+        return Retried.DELIVERED if known else Retried.UNKNOWN
+    [row] = found
+    if row.standing == DEAD:
+        _replay(connection, found, operation.now, terms)
+        return Retried.REPLAYED
+    if not _in_reach(connection, found, terms):
+        return Fenced()
+    if row.standing == RETRY:
+        sooner = due_at_once(rows.place(RETRY, row.born, row.due, row.retry, row.attempts, False), operation.now)
+        connection.execute(
+            "UPDATE messages SET due = %s, born = %s, held = %s WHERE id = %s",
+            (sooner.due, sooner.born, sooner.held, row.id),
+        )
+        lanes.review(connection, {row.lane: row.host}, terms)
+    return Retried.DUE
+
+
+def forget(connection: Connection, operation: Forget, terms: Terms) -> bool:
+    """A message that arrives meanwhile brings its lane back."""
+    lane = operation.lane
+    found = connection.execute("SELECT host, state FROM lanes WHERE lane = %s FOR UPDATE", (lane,)).fetchone()
+    if found is None or found[1] != ENABLED:
+        return False
+    host = found[0]
+    if not terms.owns(host):
+        return False
+    if of_lanes(connection, [(host, lane)]).get(lane, Sums()).waiting:
+        return False
+    connection.execute("DELETE FROM lanes WHERE lane = %s", (lane,))
+    _forget_counts(connection, host, lane)
+    return True
+
+
+def _forget_counts(connection: Connection, host: str, lane: str) -> None:
+    """Rows that come to nothing together can leave together, whatever their writers count meanwhile."""
+    counted = connection.execute(
+        """SELECT writer, first, retry, dead, bytes FROM counters WHERE host = %s AND lane = %s ORDER BY writer
+        FOR UPDATE SKIP LOCKED""",
+        (host, lane),
+    ).fetchall()
+    if not any(sum(column) for column in zip(*(sums for _, *sums in counted), strict=True)):
+        connection.execute(
+            "DELETE FROM counters WHERE host = %s AND lane = %s AND writer = ANY(%s)",
+            (host, lane, [writer for writer, *_ in counted]),
+        )
+
+
+def review_lanes(connection: Connection, operation: ReviewLanes, terms: Terms) -> bytes | None:
+    """Lanes of this replica's shards. Each shard remembers the numbers that its lanes were last reviewed by."""
+    numbers = records.pack([terms.rules.retry.expire_after, terms.rules.circuit.forget_after])
+    found = connection.execute(
+        "SELECT shard FROM shards WHERE owner = %s AND reviewed_by IS DISTINCT FROM %s", (terms.number, numbers)
+    )
+    shards: list[int] = [shard for (shard,) in found]
+    if not shards:
+        return None
+    page: dict[str, str] = dict(
+        connection.execute(
+            "SELECT lane, host FROM lanes WHERE lane > %s AND shard = ANY(%s::smallint[]) ORDER BY lane LIMIT %s",
+            ((operation.after or b"").decode(), shards, operation.limit),
+        ).fetchall()
+    )
+    lanes.review(connection, page, terms)
+    if len(page) == operation.limit:
+        return max(page).encode()
+    connection.execute("UPDATE shards SET reviewed_by = %s WHERE shard = ANY(%s::smallint[])", (numbers, shards))
+    return None
+
+
+def purge(connection: Connection, operation: Purge, terms: Terms) -> int:
+    """What another replica is just removing is its to count."""
+    removed = _purge_delivered(connection, operation.delivered_before, operation.limit)
+    found = connection.execute(_LONG_DEAD, (operation.dead_before, operation.limit - removed))
+    letters = sorted(_Row(*row) for row in found)
+    _erase(connection, letters, terms)
+    removed += len(letters)
+    keys = connection.execute(
+        """DELETE FROM keys WHERE digest = ANY(ARRAY(
+            SELECT digest FROM keys WHERE used < %s ORDER BY used LIMIT %s FOR UPDATE SKIP LOCKED))""",
+        (operation.keys_before, operation.limit - removed),
+    )
+    return removed + keys.rowcount
+
+
+def _purge_delivered(connection: Connection, before: int, limit: int) -> int:
+    gone: Iterable[tuple[MessageId]] = connection.execute(
+        """DELETE FROM delivered WHERE id = ANY(ARRAY(
+            SELECT id FROM delivered WHERE at < %s ORDER BY at, id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id""",
+        (before, limit),
+    )
+    ids = [id for (id,) in gone]
+    if ids:
+        connection.execute("DELETE FROM attempts WHERE id = ANY(%s::bytea[])", (ids,))
+    return len(ids)
+
+
+ANYONES: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
+    ReplayDead: replay_dead,
+    DropDead: drop_dead,
+    Purge: purge,
+    EvictLanes: lambda connection, operation, terms: Evicted([], None),  # They take no part of `store.max_size` here.
+}
+"""What any replica may do: nobody has it in memory."""
+OWNERS: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
+    Expire: expire,
+    DropMessages: drop_messages,
+    HandOver: hand_over,
+    RetryNow: retry_now,
+    Forget: forget,
+    ReviewLanes: review_lanes,
+}

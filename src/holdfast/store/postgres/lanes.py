@@ -1,0 +1,165 @@
+"""Rows of lanes: a circuit each, with the moment at which its lane needs attention next. Only owners write them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.budget import class_of
+from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.lane import Heads, wake_at
+from holdfast.core.ownership import shard_of
+from holdfast.store import records
+from holdfast.store.port import LaneRecord
+from holdfast.store.postgres.connection import Connection, Cursor
+from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING
+from holdfast.store.postgres.terms import Terms
+from holdfast.store.summaries import NEVER
+
+HELD_SEEN = 10_000
+"""Held messages that are passed over in search of one that may be a probe."""
+
+_FIRST = "SELECT {moment} FROM messages m WHERE m.lane = v.lane AND standing = {standing} ORDER BY {moment}, id LIMIT 1"
+_HEADS = f"""SELECT v.lane, l.host, l.record,
+    ({_FIRST.format(moment="born", standing=WAITING)}),
+    ({_FIRST.format(moment="due", standing=RETRY)}),
+    ({_FIRST.format(moment="born", standing=RETRY)}),
+    coalesce(v.disabled, l.state = {STATE_NUMBERS[CircuitState.DISABLED]}) AND (SELECT bool_or(NOT held) FROM (
+        SELECT held FROM messages m WHERE m.lane = v.lane AND standing = {RETRY}
+        ORDER BY born, id LIMIT {HELD_SEEN}) AS first_ones)
+    FROM unnest(%s::text[], %s::boolean[]) AS v(lane, disabled) LEFT JOIN lanes l ON l.lane = v.lane"""
+"""Asked for in the indexes' order: beside one lane that holds nearly all there is, EXISTS reads the whole table."""
+
+
+@dataclass(slots=True)
+class TouchedLanes:
+    """The lanes whose rows one transaction writes: with a record, or only with the moment that their queues amount to.
+
+    `ask` belongs into the pipeline after the messages were moved, `save` comes after that.
+    """
+
+    terms: Terms
+    _given: dict[str, tuple[LaneRecord, bytes]] = field(default_factory=dict)
+    _hosts: dict[str, str] = field(default_factory=dict)
+    _answer: Cursor | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._hosts)
+
+    def touch(self, lane: str, host: str) -> None:
+        self._hosts.setdefault(lane, host)
+
+    def put(self, record: LaneRecord, encoded: bytes) -> None:
+        self._given[record.key] = record, encoded
+        self._hosts[record.key] = record.host
+
+    def ask(self, connection: Connection) -> None:
+        lanes = sorted(self._hosts)
+        disabled = [
+            None if lane not in self._given else self._given[lane][0].circuit.state is CircuitState.DISABLED
+            for lane in lanes
+        ]
+        self._answer = connection.execute(_HEADS, (lanes, disabled))
+
+    def save(self, connection: Connection) -> int:
+        """Write the rows. Returns the earliest of their moments."""
+        assert self._answer is not None
+        saved = [self._row(*row) for row in self._answer.fetchall()]
+        columns = [list(column) for column in zip(*sorted(saved), strict=True)]
+        connection.execute(
+            """INSERT INTO lanes (lane, host, shard, state, host_class, wake_at, record)
+            SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::smallint[], %s::smallint[], %s::bigint[],
+                %s::bytea[])
+            ON CONFLICT (lane) DO UPDATE SET host = excluded.host, shard = excluded.shard, state = excluded.state,
+                host_class = excluded.host_class, wake_at = excluded.wake_at, record = excluded.record""",
+            columns,
+        )
+        return min((row[5] for row in saved if row[5]), default=NEVER)
+
+    def _row(
+        self,
+        lane: str,
+        known_host: str | None,
+        stored: bytes | None,
+        waiting: int | None,
+        due: int | None,
+        aging: int | None,
+        is_free: bool | None,
+    ) -> tuple[Any, ...]:
+        if lane in self._given:
+            record, encoded = self._given[lane]
+        else:
+            record = _read(lane, known_host or self._hosts[lane], stored, self.terms)
+            encoded = records.encode_lane(record)
+        heads = _heads(record.circuit, waiting, due, aging, is_free)
+        rules = self.terms.rules
+        wake = wake_at(record.circuit, heads, rules.circuit, rules.retry, record.hold_until)
+        return (*_listed(record), wake, encoded)
+
+
+def _read(lane: str, host: str, stored: bytes | None, terms: Terms) -> LaneRecord:
+    """A lane as it is stored. One that is new, or can't be read, starts anew."""
+    if stored is not None:
+        try:
+            return records.decode_lane(stored)
+        except CorruptRecord:
+            pass  # Whoever reads the lane for delivery reports it.
+    return new_record(lane, host, terms)
+
+
+def new_record(lane: str, host: str, terms: Terms) -> LaneRecord:
+    return LaneRecord(lane, host, Circuit.new(terms.now), terms.rules.per_host, terms.rules.run, 0)
+
+
+def _heads(circuit: Circuit, waiting: int | None, due: int | None, aging: int | None, is_free: bool | None) -> Heads:
+    ages = [age for age in (waiting, aging) if age is not None]
+    probe_from = None
+    if circuit.state is CircuitState.DISABLED:
+        probe_from = 0 if waiting is not None or is_free else due
+    return Heads(waiting, due, min(ages, default=None), probe_from)
+
+
+def heads_of(connection: Connection, lanes: Iterable[str]) -> Mapping[str, tuple[bytes | None, Heads]]:
+    """The records of some lanes, None where there is none, and the heads of their queues."""
+    names = list(lanes)
+    found = connection.execute(_HEADS, (names, [None] * len(names))).fetchall()
+    told = {}
+    for lane, _, record, *queues in found:
+        try:
+            circuit = Circuit() if record is None else records.decode_lane(record).circuit
+        except CorruptRecord:
+            circuit = Circuit()
+        told[lane] = record, _heads(circuit, *queues)
+    return told
+
+
+def review(connection: Connection, lanes: Mapping[str, str], terms: Terms) -> int:
+    """Give lanes the moments that their circuits and queues amount to. Returns the earliest."""
+    if not lanes:
+        return NEVER
+    touched = TouchedLanes(terms)
+    for lane, host in lanes.items():
+        touched.touch(lane, host)
+    touched.ask(connection)
+    return touched.save(connection)
+
+
+def put_circuits(connection: Connection, coming: Sequence[LaneRecord], terms: Terms) -> set[str]:
+    """Add lanes that are not known, with a moment of now, so that their owners look at them. Returns which were."""
+    if not coming:
+        return set()
+    first = {each.key: each for each in reversed(coming)}
+    rows = [(*_listed(first[key]), terms.now, records.encode_lane(first[key])) for key in sorted(first)]
+    put = connection.execute(
+        """INSERT INTO lanes (lane, host, shard, state, host_class, wake_at, record)
+        SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::smallint[], %s::smallint[], %s::bigint[],
+            %s::bytea[]) ON CONFLICT (lane) DO NOTHING RETURNING lane""",
+        [list(column) for column in zip(*rows, strict=True)],
+    )
+    return {lane for (lane,) in put}
+
+
+def _listed(record: LaneRecord) -> tuple[Any, ...]:
+    """What is searched for: lane, host, shard, state and class of the host."""
+    state = STATE_NUMBERS[record.circuit.state]
+    return record.key, record.host, shard_of(record.host), state, int(class_of(record.answers))

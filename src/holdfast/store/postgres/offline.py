@@ -1,0 +1,49 @@
+"""What the commands do to a database, while a fleet works on it or none does: check and mend, export and import."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from holdfast.core.errors import StoreUnusable
+from holdfast.store.fsck import Finding
+from holdfast.store.incoming import Imported
+from holdfast.store.postgres import fsck, ownership, schema
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.contact import connected
+from holdfast.store.postgres.export import export_lines
+from holdfast.store.postgres.restore import Import
+from holdfast.store.postgres.shares import FOLDED
+from holdfast.store.postgres.terms import Terms
+from holdfast.store.repair import Repaired
+from holdfast.store.work import StoreRules
+
+
+class Database:
+    """One that is connected to, until its connection is closed."""
+
+    def __init__(self, connection: Connection, terms: Terms) -> None:
+        self._connection = connection
+        self._terms = terms
+
+    def check(self) -> Iterator[Finding]:
+        return fsck.Audit(self._connection, self._terms).run()
+
+    def repair(self) -> Repaired:
+        return fsck.repair(self._connection, self._terms)
+
+    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
+        return export_lines(self._connection, left_out)
+
+    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        return Import(self._connection, self._terms, bad_line).run(lines)
+
+
+@contextmanager
+def open_database(url: str, max_size: int, rules: StoreRules, *, create: bool = False) -> Iterator[Database]:
+    """Raises StoreUnusable where no tables are, unless they may be made, and StoreAway if it can't be reached."""
+    with connected(url) as connection:
+        if not create and not schema.has_tables(connection):
+            raise StoreUnusable(f"there is no store in {schema.shown(url)}")
+        schema.bring_up_to_date(connection)
+        connection.autocommit = False
+        now = ownership.fleet_time(connection)
+        yield Database(connection, Terms(rules, 0, FOLDED, now, max_size))

@@ -1,0 +1,298 @@
+"""Members of the fleet, their leases, the fence that every write of delivery passes, and the owners of shards.
+
+    table     holds
+    -----     -----
+    members   each replica under a random number, with its lease
+    fences    a row for each member: how many transactions of its delivery were committed
+    shards    the owner of each shard, and how often it has changed
+
+A replica renews its lease by counting `members.renewals` up from the number that it wrote last, and each write of
+delivery counts `fences.writes` up in the same way. So a replica that was cloned, or whose database was restored from
+a dump, finds a number other than its own and stops. Renewals go up by random steps: a replica that did not hear
+whether one was made knows it by its number, and a clone has another.
+
+Whoever takes over a dead replica's shards removes its fence first: that waits for the dead one's last transaction, and
+no later one passes. So a replica that is taken for dead wrongly harms nothing. Others judge that by its renewals and
+never by a clock: `lease_until` is for whoever joins, and for people.
+
+The fleet's time is the database's clock plus a `shift`, which is 0 until that clock jumps. The owner of the first shard
+keeps it: it changes the shift so that time goes on as before. If nobody is there, whoever joins first begins anew: a
+clock ahead of the last time stored is believed, and one behind it goes on from there.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, NamedTuple, Self
+
+from psycopg import errors
+
+from holdfast import __version__
+from holdfast.core.errors import Fenced
+from holdfast.core.ownership import SHARDS
+from holdfast.store.postgres import shares
+from holdfast.store.postgres.connection import Connection, beginning, commit_along
+from holdfast.store.postgres.rows import one
+from holdfast.store.postgres.schema import VERSION
+
+MEMBER = "SELECT number FROM members WHERE number = {} FOR SHARE"
+"""The number of a replica if it may own shards, which it may until this transaction ends."""
+STANDS_STILL = 3
+"""Seconds without a word in the middle of a transaction, after which a replica's sessions are ended."""
+CHANNEL = "holdfast_{:016x}"
+"""Of each replica, by its number: what others notify it by."""
+MOVED = "moved"
+"""What a notification says to the new owner of shards."""
+_RUN, _CLOCK = "run", "clock"
+
+_TIME = Struct(">qq")
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_LEASE_ENDS = "clock_timestamp() + %s * interval '1 millisecond'"
+FENCE = """passed AS (
+        UPDATE fences SET writes = writes + 1
+        WHERE number = %(number)s::bigint AND writes = %(writes)s::bigint RETURNING 1
+    ), owned AS (
+        SELECT count(*) AS count FROM unnest(%(shards)s::smallint[], %(epochs)s::bigint[]) AS v(shard, epoch)
+        JOIN shards s ON s.shard = v.shard AND s.epoch = v.epoch AND s.owner = %(number)s::bigint
+    )"""
+PASSED = """SELECT 1 / (SELECT count(*) FROM passed) / (count = cardinality(%(shards)s::smallint[]))::integer
+    FROM owned"""
+"""Divides by zero where the fence does not let it through: so it needs no answer before the next statement."""
+_ARRIVED = """SELECT count(*) FROM messages WHERE standing = 0 AND shard = ANY(ARRAY(
+    SELECT shard FROM shards WHERE owner = %s))"""
+_REQUESTS = """SELECT count(*) FROM requests WHERE (owner = %s AND answer IS NULL)
+    OR (asked_by = %s AND answer IS NOT NULL)"""
+_CUT_OFF = f"""WITH sessions AS (
+        SELECT pid, split_part(application_name, ' ', 3) AS replica, wait_event = 'ClientRead' AND
+            greatest(query_start, state_change) < clock_timestamp() - interval '{STANDS_STILL} seconds' AS stands_still
+        FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND xact_start IS NOT NULL
+        AND application_name LIKE 'holdfast % %')
+    SELECT pg_terminate_backend(pid) FROM sessions WHERE replica IN (SELECT replica FROM sessions WHERE stands_still)"""
+
+
+class Owned(NamedTuple):
+    """The owner of a shard, None if it has none, and how often that has changed."""
+
+    owner: int | None
+    epoch: int
+
+
+@dataclass(slots=True)
+class Membership:
+    """This replica as it is registered: the numbers that it wrote last. `run` is when the fleet began to deliver,
+    `renewing` the number of a renewal whose answer did not come.
+    """
+
+    number: int
+    run: int
+    renewals: int = 0
+    renewing: int | None = None
+    writes: int = 0
+
+
+class SharedTime(NamedTuple):
+    """As it is stored: what is added to the database's clock, and the last time that was known."""
+
+    shift: int = 0
+    last: int = 0
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        return cls(*_TIME.unpack(value))
+
+    def encode(self) -> bytes:
+        return _TIME.pack(*self)
+
+
+NOT_SHIFTED = SharedTime()
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What one renewal found. `is_lost`: this replica was declared dead, or another one acts under its number."""
+
+    is_lost: bool
+    time: int = 0
+    clock: SharedTime = NOT_SHIFTED
+    run: int = 0
+    renewals: Mapping[int, int] = field(default_factory=dict)
+    """The number of each member's last renewal."""
+    delivering: frozenset[int] = frozenset()
+    shards: Mapping[int, Owned] = field(default_factory=dict)
+    arrived: int = 0
+    """Messages that have arrived in this replica's shards and are in no queue."""
+    requests: int = 0
+    """What waits for this replica: requests, and answers to its own."""
+
+
+def fleet_time(connection: Connection) -> int:
+    now = int(one(connection.execute(_NOW).fetchone()))
+    stored = connection.execute("SELECT value FROM meta WHERE name = %s", (_CLOCK,)).fetchone()
+    connection.commit()
+    return now if stored is None else now + SharedTime.decode(stored[0]).shift
+
+
+def join(connection: Connection, number: int, name: str, delivers: bool, lease: int) -> tuple[Membership, int]:
+    """Come into the fleet; returns its time too. The first that delivers begins a new run: hosts start slowly."""
+    for key, value in ((_RUN, bytes(8)), (_CLOCK, NOT_SHIFTED.encode())):
+        connection.execute("INSERT INTO meta (name, value) VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value))
+    stored = dict(
+        connection.execute(
+            "SELECT name, value FROM meta WHERE name = ANY(%s) ORDER BY name FOR UPDATE", ([_RUN, _CLOCK],)
+        ).fetchall()
+    )
+    run, clock = int.from_bytes(stored[_RUN], "big"), SharedTime.decode(stored[_CLOCK])
+    delivering = [
+        each for (each,) in connection.execute("SELECT delivers FROM members WHERE lease_until > clock_timestamp()")
+    ]
+    now = int(one(connection.execute(_NOW).fetchone()))
+    if not delivering:
+        clock = clock._replace(shift=max(0, clock.last + 1 - now))
+        connection.execute("UPDATE meta SET value = %s WHERE name = %s", (clock.encode(), _CLOCK))
+    now += clock.shift
+    if delivers and not any(delivering):
+        run = max(now, run + 1)
+        connection.execute("UPDATE meta SET value = %s WHERE name = %s", (run.to_bytes(8, "big"), _RUN))
+    connection.execute(
+        f"""INSERT INTO members (number, name, delivers, version, tables, started_at, lease_until, renewals)
+        VALUES (%s, %s, %s, %s, %s, clock_timestamp(), {_LEASE_ENDS}, 0)""",
+        (number, name, delivers, __version__, VERSION, lease),
+    )
+    connection.execute("INSERT INTO fences (number, writes) VALUES (%s, 0)", (number,))
+    connection.execute(
+        "INSERT INTO shards (shard, epoch) SELECT v, 0 FROM generate_series(0, %s) AS v ON CONFLICT DO NOTHING",
+        (SHARDS - 1,),
+    )
+    connection.commit()
+    return Membership(number, run), now
+
+
+def renew(connection: Connection, membership: Membership, delivers: bool, lease: int, step: int) -> Renewal:
+    """Renew the lease, with a number that is a random `step` further; see who else delivers, and who owns what."""
+    renewing = membership.renewing = membership.renewing or membership.renewals + step
+    with beginning(connection):
+        renewed = connection.execute(
+            f"""UPDATE members SET lease_until = {_LEASE_ENDS}, renewals = %s, delivers = %s
+            WHERE number = %s AND renewals IN (%s, %s) RETURNING number""",
+            (lease, renewing, delivers, membership.number, membership.renewals, renewing),
+        )
+        members = connection.execute("SELECT number, renewals, delivers FROM members")
+        meta = connection.execute("SELECT name, value FROM meta WHERE name = ANY(%s)", ([_RUN, _CLOCK],))
+        time = connection.execute(_NOW)
+        shards = connection.execute("SELECT shard, owner, epoch FROM shards")
+        arrived = connection.execute(_ARRIVED, (membership.number,))
+        requests = connection.execute(_REQUESTS, (membership.number, membership.number))
+        commit_along(connection)
+    if renewed.fetchone() is None:
+        return Renewal(is_lost=True)
+    membership.renewals, membership.renewing = renewing, None
+    stored, found = dict(meta.fetchall()), members.fetchall()
+    clock = SharedTime.decode(stored[_CLOCK])
+    return Renewal(
+        False,
+        int(one(time.fetchone())) + clock.shift,
+        clock,
+        int.from_bytes(stored[_RUN], "big"),
+        {number: renewals for number, renewals, _ in found},
+        frozenset(number for number, _, is_delivering in found if is_delivering),
+        {shard: Owned(owner, epoch) for shard, owner, epoch in shards.fetchall()},
+        int(one(arrived.fetchone())),
+        int(one(requests.fetchone())),
+    )
+
+
+def keep_time(connection: Connection, before: SharedTime, after: SharedTime) -> None:
+    """Store the fleet's time, unless another has just done so."""
+    connection.execute(
+        "UPDATE meta SET value = %s WHERE name = %s AND value = %s", (after.encode(), _CLOCK, before.encode())
+    )
+    connection.commit()
+
+
+def pass_fence(connection: Connection, membership: Membership, shards: Mapping[int, int]) -> None:
+    """The first statement of each write of delivery: fails unless this replica still owns these shards, given with
+    their epochs. `membership.writes` counts once the transaction is committed.
+    """
+    connection.execute(f"WITH {FENCE} {PASSED}", fence_values(membership, shards))
+
+
+def fence_values(membership: Membership, shards: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "number": membership.number,
+        "writes": membership.writes,
+        "shards": list(shards),
+        "epochs": list(shards.values()),
+    }
+
+
+def was_committed(connection: Connection, membership: Membership) -> bool:
+    """Whether the transaction that nobody heard the end of was committed. Raises Fenced if neither can be."""
+    found = connection.execute("SELECT writes FROM fences WHERE number = %s", (membership.number,)).fetchone()
+    connection.commit()
+    if found is None or found[0] - membership.writes not in (0, 1):
+        raise Fenced
+    return bool(found[0] > membership.writes)
+
+
+def bury(connection: Connection, renewals: Mapping[int, int]) -> None:
+    """Remove dead members, given with the renewals that were seen last, and take their shards from them."""
+    connection.execute("SET LOCAL lock_timeout TO '1s'")
+    try:
+        dead = connection.execute(
+            """SELECT number FROM members JOIN unnest(%s::bigint[], %s::bigint[]) AS v(number, renewals)
+            USING (number, renewals) FOR UPDATE OF members SKIP LOCKED""",
+            (list(renewals), list(renewals.values())),
+        ).fetchall()
+        _remove(connection, [number for (number,) in dead])
+        connection.commit()
+    except errors.LockNotAvailable:
+        connection.rollback()  # The lease has to be renewed meanwhile; the next beat tries again.
+
+
+def leave(connection: Connection, membership: Membership) -> None:
+    """Go out of the fleet: others take the shards at once."""
+    _remove(connection, [membership.number])
+    shares.fold(connection)
+    connection.commit()
+
+
+def _remove(connection: Connection, numbers: list[int]) -> None:
+    if not numbers:
+        return
+    connection.execute("DELETE FROM fences WHERE number = ANY(%s::bigint[])", (numbers,))
+    connection.execute("UPDATE shards SET owner = NULL, epoch = epoch + 1 WHERE owner = ANY(%s::bigint[])", (numbers,))
+    connection.execute("DELETE FROM members WHERE number = ANY(%s::bigint[])", (numbers,))
+
+
+def take_free(connection: Connection, number: int, shards: Iterable[int]) -> dict[int, int]:
+    """Become the owner of those of some shards that have none. Returns them with their epochs. Who was declared dead
+    meanwhile gets nothing: nobody would take it from that number again.
+    """
+    taken = connection.execute(
+        f"""UPDATE shards SET owner = v.number, epoch = epoch + 1 FROM ({MEMBER.format("%s")}) AS v
+        WHERE shard = ANY(%s::smallint[]) AND owner IS NULL RETURNING shard, epoch""",
+        (number, list(shards)),
+    ).fetchall()
+    connection.commit()
+    return dict(taken)
+
+
+def cut_off(connection: Connection) -> None:
+    """End the sessions of a replica that stands still in the middle of a transaction: others wait for its locks.
+    The server's own time-out for that does not see a session that pipelines.
+    """
+    with suppress(errors.UndefinedFunction, errors.UndefinedTable, errors.FeatureNotSupported):
+        connection.execute(_CUT_OFF)
+        connection.commit()
+
+
+def can_listen(connection: Connection, number: int) -> bool:
+    """Whether the engine notifies; asked once a connection, which listens from then on if it does."""
+    try:
+        connection.execute(f"LISTEN {CHANNEL.format(number)}")
+        connection.commit()
+    except Exception:
+        connection.rollback()
+        return False
+    return True

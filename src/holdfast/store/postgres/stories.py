@@ -1,0 +1,301 @@
+"""What operators are told: messages with their attempts, circuits, and how things stand.
+
+Nothing here costs by how much waits: pages are bounded, sums are kept, and of each lane the first of a queue is looked
+at. A record that can't be read is left out and told of in `faults`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, State
+from holdfast.core.room import WATERMARK
+from holdfast.core.schedule import expires_at
+from holdfast.store import records
+from holdfast.store.port import BATCH_BYTES, CircuitView, DeadFilter, Finished, StoreStatistics, Story
+from holdfast.store.postgres import choosing, rows, shares
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.rows import ACTIVE, DEAD, REASONS, RETRY, STATE_NUMBERS, STATES, WAITING
+from holdfast.store.postgres.shares import Sums
+from holdfast.store.postgres.terms import Terms
+from holdfast.store.sound import UNREADABLE, check_attempt, check_message
+from holdfast.store.stories import LOOKED_AT
+
+Faults = list[tuple[str, str, str]]
+"""Records that can't be read: the table, the key in hex, and what is wrong."""
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+_STORED = f"""SELECT m.id, {rows.PLACE}, m.reason, coalesce(l.state, 0), m.record,
+    CASE WHEN %s THEN coalesce(m.body, '') END FROM messages m LEFT JOIN lanes l ON l.lane = m.lane
+    WHERE m.id = ANY(%s::bytea[])"""
+_IN_ORDER = """SELECT id, lane, standing, retry, record FROM (
+        (SELECT id, lane, standing, retry, NULL::bytea AS record FROM messages
+            WHERE id > %(after)s AND %(undelivered)s ORDER BY id LIMIT %(limit)s)
+        UNION ALL
+        (SELECT id, NULL, NULL, NULL, record FROM delivered WHERE id > %(after)s AND %(delivered)s
+            ORDER BY id LIMIT %(limit)s)
+    ) AS page ORDER BY id LIMIT %(limit)s"""
+
+
+def story(connection: Connection, id: MessageId, faults: Faults) -> Story | None:
+    """One message, whole. Raises CorruptRecord if it can't be read."""
+    broken: Faults = []
+    found = _stories(connection, [id], broken, whole=True)
+    for table, key, what in broken:
+        if table != "attempts" and not found:
+            raise CorruptRecord(what)
+        faults.append((table, key, what))
+    return found.get(id)
+
+
+def stories(
+    connection: Connection,
+    state: State | None,
+    lane: str | None,
+    after: MessageId | None,
+    limit: int,
+    faults: Faults,
+) -> tuple[list[Story], MessageId | None]:
+    """A page in the order of acceptance, and the id to go on after."""
+    looked_at = LOOKED_AT if state is not None or lane is not None else min(limit, LOOKED_AT)
+    terms = {
+        "after": after or b"",
+        "undelivered": state is not State.DELIVERED,
+        "delivered": state in (None, State.DELIVERED),
+        "limit": looked_at + 1,
+    }
+    page = connection.execute(_IN_ORDER, terms).fetchall()
+    states = _states(connection, {row[1] for row in page[:looked_at] if row[1] is not None})
+    chosen: list[MessageId] = []
+    last = after
+    for number, (id, of_lane, standing, retry, record) in enumerate(page):
+        if len(chosen) >= limit or number >= looked_at:
+            break
+        last = id
+        shown = State.DELIVERED if of_lane is None else rows.state_of(standing, retry, states.get(of_lane, 0))
+        if state in (None, shown) and (lane is None or lane == (of_lane or _delivered_lane(id, record))):
+            chosen.append(id)
+    else:
+        last = None
+    found = _stories(connection, chosen, faults, whole=False)
+    return [found[id] for id in chosen if id in found], last
+
+
+def _states(connection: Connection, lanes: Iterable[str]) -> dict[str, int]:
+    found = connection.execute("SELECT lane, state FROM lanes WHERE lane = ANY(%s) AND state <> 0", (list(lanes),))
+    return dict(found.fetchall())
+
+
+def _delivered_lane(id: MessageId, record: bytes) -> str | None:
+    try:
+        return records.decode_delivered(id, record)[0].lane
+    except CorruptRecord:
+        return None
+
+
+def dead(connection: Connection, select: DeadFilter, limit: int, faults: Faults) -> tuple[list[Story], bytes | None]:
+    """Dead letters whole by the time of death, and where to go on."""
+    chosen, after = choosing.dead_letters(connection, select, limit)
+    found = _stories(connection, chosen, faults, whole=True)
+    return [found[id] for id in chosen if id in found and found[id].state is State.DEAD], after
+
+
+def waiting(
+    connection: Connection, after: MessageId | None, limit: int, faults: Faults
+) -> tuple[list[Entry], MessageId | None]:
+    """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
+    page = connection.execute(
+        "SELECT id, standing, size FROM messages WHERE id > %s ORDER BY id LIMIT %s", (after or b"", LOOKED_AT + 1)
+    ).fetchall()
+    chosen: list[MessageId] = []
+    size = 0
+    last = after
+    for number, (id, standing, length) in enumerate(page):
+        if len(chosen) >= limit or size > BATCH_BYTES or number >= LOOKED_AT:
+            break
+        last = id
+        if standing != DEAD:
+            chosen.append(id)
+            size += length
+    else:
+        last = None
+    found = _stories(connection, chosen, faults, whole=True)
+    told = [found[id] for id in chosen if id in found]
+    return [Entry(each.message, each.place) for each in told if each.place and each.state is not State.DEAD], last
+
+
+def _stories(
+    connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool
+) -> dict[MessageId, Story]:
+    """Messages by their ids; a page of them does without larger bodies, which nobody reads there."""
+    if not ids:
+        return {}
+    with connection.pipeline():
+        stored = connection.execute(_STORED, (whole, ids))
+        delivered = connection.execute("SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])", (ids,))
+        attempts = attempts_of(connection, ids, faults)
+        told = {}
+        for row in stored.fetchall():
+            try:
+                told[row[0]] = _undelivered(row, attempts.get(row[0], []))
+            except UNREADABLE as error:
+                faults.append(("messages", row[0].hex(), str(error)))
+        for id, record in delivered.fetchall():
+            try:
+                told[id] = _delivered(id, record, attempts.get(id, []))
+            except UNREADABLE as error:
+                faults.append(("delivered", id.hex(), str(error)))
+    return told
+
+
+def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
+    id, *columns, reason, circuit, record, body = row
+    if columns[0] == ACTIVE and columns[2]:
+        columns[0] = RETRY  # Its owner puts it there.
+    place = rows.place(*columns)
+    message, size = rows.message(id, record, body)
+    check_message(message, size)
+    state = rows.state_of(columns[0], place.retry, circuit)
+    if state is not State.DEAD:
+        return Story(message, size, state, place, None, None, attempts)
+    return Story(message, size, state, place, reason_of(reason), place.due, attempts)
+
+
+def reason_of(number: int | None) -> DeadReason:
+    if number is None or not 0 <= number < len(REASONS):
+        raise CorruptRecord("it is dead, and nothing tells why")
+    return REASONS[number]
+
+
+def _delivered(id: MessageId, record: bytes, attempts: list[Attempt]) -> Story:
+    message, size, finished_at, last = records.decode_delivered(id, record)
+    check_message(message, size)
+    return Story(message, size, State.DELIVERED, None, None, finished_at, [*attempts, last])
+
+
+def attempts_of(connection: Connection, ids: Sequence[MessageId], faults: Faults) -> dict[MessageId, list[Attempt]]:
+    """The failed attempts of some messages, all that can be read."""
+    found: dict[MessageId, list[Attempt]] = {}
+    for id, number, record, answer in connection.execute(
+        "SELECT id, number, record, answer FROM attempts WHERE id = ANY(%s::bytea[]) ORDER BY id, number", (ids,)
+    ):
+        try:
+            attempt = rows.attempt(number, record, answer)
+            check_attempt(attempt)
+            found.setdefault(id, []).append(attempt)
+        except UNREADABLE as error:
+            faults.append(("attempts", records.numbered(id, number).hex(), str(error)))
+    return found
+
+
+# -- circuits --------------------------------------------------------------------------------------------------------
+
+
+_OLDEST_OF = """least((SELECT born FROM messages WHERE lane = {lane} AND standing = 1 ORDER BY born, id LIMIT 1),
+        (SELECT born FROM messages WHERE lane = {lane} AND standing = 2 ORDER BY born, id LIMIT 1))"""
+_OLDEST = f"SELECT v, {_OLDEST_OF.format(lane='v')} FROM unnest(%s::text[]) AS v"
+
+
+def circuit(connection: Connection, key: str, faults: Faults) -> CircuitView | None:
+    found = connection.execute("SELECT lane, host, record FROM lanes WHERE lane = %s", (key,)).fetchall()
+    return next(iter(_views(connection, found, faults)), None)
+
+
+def circuits(
+    connection: Connection,
+    state: CircuitState | None,
+    after: str | None,
+    limit: int,
+    faults: Faults,
+) -> tuple[list[CircuitView], str | None]:
+    """A page of circuits in the order of their keys, and the key to go on after."""
+    of_state = "" if state is None else f"AND state = {STATE_NUMBERS[state]}"
+    page = connection.execute(
+        f"SELECT lane, host, record FROM lanes WHERE lane > %s {of_state} ORDER BY lane LIMIT %s",
+        (after or "", limit + 1),
+    ).fetchall()
+    last = page[limit - 1][0] if len(page) > limit else None
+    return _views(connection, page[:limit], faults), last
+
+
+def _views(connection: Connection, found: Sequence[Any], faults: Faults) -> list[CircuitView]:
+    sums = shares.of_lanes(connection, [(host, lane) for lane, host, _ in found])
+    oldest = dict(connection.execute(_OLDEST, ([row[0] for row in found],)).fetchall())
+    views = []
+    for lane, _, record in found:
+        counted = sums.get(lane, Sums())
+        try:
+            views.append(CircuitView(records.decode_lane(record), counted.waiting, counted.dead, oldest[lane]))
+        except UNREADABLE as error:
+            faults.append(("lanes", lane.encode().hex(), str(error)))
+    return views
+
+
+# -- all of it -------------------------------------------------------------------------------------------------------
+
+
+_FIRST_OF_EACH = """WITH RECURSIVE first_ones AS (
+        (SELECT lane, {moment} FROM messages WHERE standing = {standing}
+            ORDER BY lane, {moment}, id LIMIT 1)
+        UNION ALL
+        SELECT next_one.* FROM first_ones, LATERAL (
+            SELECT lane, {moment} FROM messages WHERE standing = {standing}
+                AND lane > first_ones.lane ORDER BY lane, {moment}, id LIMIT 1) AS next_one
+    ) SELECT min({moment}) FROM first_ones"""
+"""The earliest moment of a queue over all lanes: the index is asked once for each lane that has something there."""
+_MOMENTS = f"""SELECT least(({_FIRST_OF_EACH.format(moment="born", standing=WAITING)}),
+        ({_FIRST_OF_EACH.format(moment="born", standing=RETRY)}),
+        (SELECT min(born) FROM messages WHERE standing = 0)),
+    ({_FIRST_OF_EACH.format(moment="due", standing=RETRY)})"""
+_UNWELL_HEADS = f"SELECT l.record, {_OLDEST_OF.format(lane='l.lane')} FROM lanes l WHERE l.state <> 0"
+
+
+def statistics(connection: Connection, terms: Terms, path: str) -> StoreStatistics:
+    counted = shares.total(connection)
+    oldest, due = connection.execute(_MOMENTS).fetchall()[0]
+    return StoreStatistics(
+        path=path,
+        used_bytes=counted.bytes,
+        reserved_bytes=0,
+        max_bytes=terms.max_size,
+        waiting=counted.waiting,
+        dead=counted.dead,
+        first=counted.first,
+        retry=counted.retry,
+        circuits=_by_state(connection),
+        oldest_waiting_at=oldest,
+        next_due_at=due,
+        earliest_expiry_at=_earliest_expiry(connection, terms),
+        full=counted.bytes >= WATERMARK * terms.max_size,
+    )
+
+
+def _by_state(connection: Connection) -> dict[CircuitState, int]:
+    found = connection.execute("SELECT state, count(*) FROM lanes GROUP BY state")
+    return {**dict.fromkeys(CircuitState, 0), **{STATES[state]: number for state, number in found}}
+
+
+def _earliest_expiry(connection: Connection, terms: Terms) -> int | None:
+    moments = []
+    for record, oldest in connection.execute(_UNWELL_HEADS):
+        if oldest is None:
+            continue
+        try:
+            enabled_at = records.decode_lane(record).circuit.enabled_at
+        except CorruptRecord:
+            continue  # Whoever lists the circuits tells of it.
+        moments.append(expires_at(terms.rules.retry, oldest, enabled_at))
+    return min(moments, default=None)
+
+
+def oldest_finished(connection: Connection) -> Finished:
+    """A key leaves once its moment is before the cutoff, as all others do; it is told as the first moment after it."""
+    found = connection.execute(
+        f"""SELECT (SELECT min(at) FROM delivered), (SELECT min(due) FROM messages WHERE standing = {DEAD}),
+        (SELECT min(used) + 1 FROM keys)"""
+    )
+    return Finished(*found.fetchall()[0])

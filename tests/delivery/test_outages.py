@@ -1,0 +1,59 @@
+"""What a database that is out of reach for a moment, or for longer, changes for a replica."""
+
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from cable import Cable
+from delivery.fleet import BEAT, LEASE, Replica, fleet
+from holdfast.core.message import State
+from sim.world import HOST
+
+GRACE = 20
+EXPIRE_AFTER = 40
+
+
+@pytest.fixture
+def cable(database: str) -> Iterator[Cable]:
+    cable = Cable(database)
+    yield cable
+    cable.close()
+
+
+@pytest.mark.parametrize(("away", "has_grace"), [(LEASE / 3, False), (2 * LEASE, True)])
+async def test_only_a_real_outage_begins_a_grace(
+    away: float, has_grace: bool, database: str, cable: Cable, autojump_clock: object
+) -> None:
+    """And not every connection that breaks."""
+    it = fleet(database, circuit={"probe_every": f"{GRACE}s"}, retry={"expire_after": f"{EXPIRE_AFTER}s"})
+    async with it.replica(cable) as alone:
+        await alone.dispatcher.freeze(HOST, HOST)
+        id = await alone.accept()
+        began = alone.now
+        await trio.sleep(EXPIRE_AFTER - away - 2)
+        cable.cut()
+        await trio.sleep(away)
+        cable.mend()
+        await trio.sleep(3)
+        back = alone.now
+        assert await state_at(alone, id, began + EXPIRE_AFTER + 4) is (State.HELD if has_grace else State.DEAD)
+        assert await state_at(alone, id, back + GRACE + 4) is State.DEAD
+
+
+async def state_at(replica: Replica, id: str, moment: float) -> State:
+    await trio.sleep(max(0, moment - replica.now))
+    return await replica.state(id)
+
+
+async def test_a_renewal_whose_answer_is_lost_is_known_for_one_s_own(
+    database: str, cable: Cable, autojump_clock: object
+) -> None:
+    it = fleet(database)
+    async with it.replica(cable) as alone:
+        await trio.sleep(2.5 * BEAT)
+        number = alone.member
+        cable.loses_answer_to = b"COMMIT\0"
+        await trio.sleep(3 * BEAT)
+        assert cable.loses_answer_to is None
+        assert alone.member == number

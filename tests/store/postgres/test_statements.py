@@ -1,0 +1,78 @@
+"""Statements that are transactions by themselves, and are carried out on the loop."""
+
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from harness import PATIENCE
+from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.store.postgres.connection import Line
+from holdfast.store.postgres.statements import Statement
+
+ROWS = Statement(
+    """SELECT * FROM unnest(%(bytes)s::bytea[], %(longs)s::bigint[], %(ints)s::integer[], %(shorts)s::smallint[],
+    %(flags)s::boolean[]) WHERE %(one)s::bigint = 1"""
+)
+VALUES = {
+    "bytes": [b"", None, b"\x00a"],
+    "longs": [-1, 1 << 62, None],
+    "ints": [None, -5, 1 << 30],
+    "shorts": [7, -7, None],
+    "flags": [True, None, False],
+    "one": 1,
+}
+FOUND = [(b"", -1, None, 7, True), (None, 1 << 62, -5, -7, None), (b"\x00a", None, 1 << 30, None, False)]
+
+
+@pytest.fixture
+async def line(database: str) -> AsyncIterator[Line]:
+    line = Line(database, "test", threaded=True)
+    yield line
+    line.close()
+
+
+async def carry_out(line: Line, statement: Statement, **values: object) -> list[object]:
+    return await line.carry_out(statement, values, within=PATIENCE)
+
+
+async def test_values_of_every_kind_come_back_as_they_were(line: Line) -> None:
+    assert await carry_out(line, ROWS, **VALUES) == FOUND
+    empty = {key: [] for key in VALUES} | {"one": 1}
+    assert await carry_out(line, ROWS, **empty) == []
+
+
+async def test_the_driver_executes_the_same_text(line: Line) -> None:
+    found = await line.run(lambda it: it.execute(ROWS.text, VALUES).fetchall(), within=PATIENCE)
+    assert found == FOUND
+
+
+async def test_one_that_the_server_has_forgotten_is_prepared_again(line: Line) -> None:
+    assert await carry_out(line, ROWS, **VALUES) == FOUND
+    await line.run(lambda it: it.execute("DEALLOCATE ALL"), within=PATIENCE)
+    assert await carry_out(line, ROWS, **VALUES) == FOUND
+
+
+async def test_a_connection_that_was_cut_off_is_made_anew(line: Line, database: str) -> None:
+    backend = Statement("SELECT pg_backend_pid() WHERE %(one)s::bigint = 1")
+    [(first,)] = await carry_out(line, backend, one=1)
+    with psycopg.connect(database, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (first,))
+    [(second,)] = await carry_out(line, backend, one=1)
+    assert first != second
+
+
+async def test_no_answer_in_time_gives_the_connection_up(line: Line) -> None:
+    slow = Statement("SELECT 1 FROM pg_sleep(%(seconds)s::bigint)")
+    assert await carry_out(line, slow, seconds=0) == [(1,)]
+    with pytest.raises(StoreAway, match="did not answer"):
+        await line.carry_out(slow, {"seconds": 3600}, within=0.01)
+    assert await carry_out(line, slow, seconds=0) == [(1,)]
+
+
+async def test_what_the_server_refuses_is_a_failed_commit_and_the_line_goes_on(line: Line) -> None:
+    wrong = Statement("SELECT sqrt(%(number)s::bigint)::bigint")
+    assert await carry_out(line, wrong, number=4) == [(2,)]
+    with pytest.raises(CommitFailed, match="square root"):
+        await carry_out(line, wrong, number=-4)
+    assert await carry_out(line, wrong, number=9) == [(3,)]
