@@ -48,14 +48,19 @@ class Life:
 
 
 class Stint(NamedTuple):
-    """A part of a life that ended by a stop past the lease, a kill, or in peace. What it owned does not outlast it.
+    """The parts of its life that a request may belong to, from `first` to `last`.
 
-    What came just after a stop may belong to the part before it or after it, and stands `between`.
+    A part ends by a stop past the lease, by a kill, or in peace. What it owned does not outlast it. What comes just
+    after a stop may belong to the part before it or after it.
     """
 
     life: int
-    part: int
-    between: bool = False
+    first: int
+    last: int
+
+    @property
+    def is_certain(self) -> bool:
+        return self.first == self.last
 
 
 @dataclass
@@ -106,18 +111,17 @@ class Witness:
         parts: Counter[int] = Counter()
         found = {}
         for request in self.requests:
-            life, part = self.lives[request.life], parts[request.life]
-            went_on = part < len(life.continued) and request.arrived > life.continued[part]
-            if went_on and posted.get(request.id, 0) > life.stops[part]:
-                parts[request.life] = part = part + 1
-                went_on = False
-            found[request] = Stint(request.life, part, went_on)
+            life = self.lives[request.life]
+            last = sum(request.arrived > continued for continued in life.continued)
+            began = sum(posted.get(request.id, 0) > stop for stop in life.stops)
+            first = parts[request.life] = max(parts[request.life], began)
+            found[request] = Stint(request.life, first, last)
         return found
 
     def in_peace(self, stint: Stint) -> bool:
         """Whether a stint had every chance to record what it did."""
         life = self.lives[stint.life]
-        return life.killed is None and stint.part == len(life.stops) and not stint.between
+        return life.killed is None and stint.first == len(life.stops)
 
     def recorded(self, stints: dict[Request, Stint]) -> set[Request]:
         """Deliveries whose outcome was surely committed.
@@ -130,7 +134,7 @@ class Witness:
         last: dict[Stint, int] = {}
         for request, stint in stints.items():
             stops = self.lives[stint.life].stops
-            is_before_stop = stint.part == len(stops) or request.arrived < stops[stint.part]
+            is_before_stop = stint.first == len(stops) or request.arrived < stops[stint.first]
             if request.delivered and times[request.id] == 1 and is_before_stop:
                 last[stint] = request.arrived
         connections: defaultdict[int, list[Request]] = defaultdict(list)
@@ -149,7 +153,7 @@ class Witness:
         several = [requests for requests in sent if len(requests) > 1]
         for requests in several:
             made_in = [stints[request] for request in requests]
-            assert len(set(made_in)) == len(made_in), f"twice in one stint: {requests}"
+            assert _differ(made_in), f"twice in one part of a life: {list(zip(requests, made_in, strict=True))}"
             assert sum(map(self.in_peace, made_in)) <= 1, f"twice by replicas that nobody disturbed: {requests}"
             known = [request for request in requests[:-1] if request in recorded]
             assert not known, f"sent again although its delivery was recorded: {requests}"
@@ -169,7 +173,7 @@ class Witness:
         """How many requests were open at a host at once. What a replica had begun when it was stopped past its lease,
         and sent when it went on, does not count: nobody can take it back.
         """
-        counted = [request for request, stint in self.stints().items() if request.host == host and not stint.between]
+        counted = [request for request, stint in self.stints().items() if request.host == host and stint.is_certain]
         changes = sorted([(each.arrived, 1) for each in counted] + [(self._closed(each), -1) for each in counted])
         return max(itertools.accumulate(change for _, change in changes), default=0)
 
@@ -192,3 +196,13 @@ class Witness:
             request.delivered and request not in recorded and not self.in_peace(stint)
             for request, stint in stints.items()
         )
+
+
+def _differ(stints: list[Stint]) -> bool:
+    """Whether requests, given in their order, may all belong to different parts of lives."""
+    latest: dict[int, int] = {}
+    for life, first, last in stints:
+        part = latest[life] = max(first, latest.get(life, -1) + 1)
+        if part > last:
+            return False
+    return True
