@@ -1,7 +1,7 @@
 """Operations on their way to the database: while one group is under way the next one forms, on a connection of its own.
 
-What nobody waits for is kept back for a moment, so that more of it shares a transaction: ten outcomes cost hardly more
-than one. When the database is away a group that records what happened stays, and is written when it is back. Of any
+What nobody waits for is written at once if nothing was written lately, and else kept back for a moment, so that more of
+it shares a transaction: ten outcomes cost hardly more than one. When the database is away a group that records what happened stays, and is written when it is back. Of any
 other whoever waits is told at once. Whether it was written then nobody can tell. A group that failed is the last one:
 all who wait hear of it.
 
@@ -27,8 +27,8 @@ Size = Callable[[Sequence[Operation]], int]
 TRY_AGAIN_AFTER = 0.25
 LOCKED_AGAIN_AFTER = 1.0
 """Seconds until a lane that is held up is tried again: each try takes the connection for as long as it waits."""
-GATHER = 0.05
-"""Seconds that what is not urgent waits for more, unless there is as much as this."""
+GATHER = 0.25
+"""Seconds between the starts of two groups of what is not urgent, unless there is as much as this."""
 GATHERED = 16
 
 _logger = logging.getLogger("holdfast.store")
@@ -65,7 +65,7 @@ class Channel:
         self._tried_again = ""
         self.under_way: Sequence[Operation] = ()
         self._interrupted: Sequence[Operation] = ()
-        self._began = 0.0
+        self._began = float("-inf")
         self._wake = trio.Event()
         self._hurry = trio.Event()
         self.last = 0.0
@@ -95,7 +95,7 @@ class Channel:
                 else:
                     await self._wake.wait()
                 if not self._hurry.is_set():
-                    with trio.move_on_after(GATHER):
+                    with trio.move_on_at(self._began + GATHER):
                         await self._hurry.wait()
                 await self._next()
         finally:
