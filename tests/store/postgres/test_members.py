@@ -31,10 +31,10 @@ def join(connection: Connection, number: int) -> tuple[Membership, int]:
 
 
 def renew(connection: Connection, membership: Membership, step: int = 1) -> ownership.Renewal:
-    renewal = ownership.renew(connection, membership, delivers=True, lease=LEASE, step=step)
-    connection.rollback()
-    connection.autocommit = False
-    return renewal
+    values = ownership.renewing(membership, delivers=True, lease=LEASE, step=step)
+    found = connection.execute(ownership.RENEW.text, values).fetchall()
+    connection.commit()
+    return ownership.renewed(membership, True, found)
 
 
 def clock_of(connection: Connection) -> int:

@@ -95,6 +95,12 @@ class _Place:
         if said.severity_nonlocalized == "WARNING" and said.sqlstate in _IN_DOUBT:
             self.doubt = said.message_primary
 
+    def take_told(self) -> list[str]:
+        """What the driver and libpq have heard."""
+        assert self.connection is not None
+        told, self.told = self.told, []
+        return told + [each.extra.decode() for each in iter(self.connection.pgconn.notifies, None)]
+
     def check_doubt(self) -> None:
         if self.doubt is not None:
             raise StoreAway(f"the commit may not be on the standby: {_line(self.doubt)}")
@@ -234,16 +240,16 @@ class Line:
         place = self._place
         if place.connection is None or place.connection.closed:
             raise StoreAway("the connection that listens is gone")
-        if not place.told:
-            with trio.move_on_after(within):
-                await trio.lowlevel.wait_readable(place.connection.pgconn.socket)
-            try:
-                place.connection.pgconn.consume_input()
-            except Exception as error:
-                self._raise_meaning_of(error, place)
-                raise
-        told, place.told = place.told, []
-        return told + [each.extra.decode() for each in iter(place.connection.pgconn.notifies, None)]
+        if told := place.take_told():
+            return told
+        with trio.move_on_after(within):
+            await trio.lowlevel.wait_readable(place.connection.pgconn.socket)
+        try:
+            place.connection.pgconn.consume_input()
+        except Exception as error:
+            self._raise_meaning_of(error, place)
+            raise
+        return place.take_told()
 
     def close(self) -> None:
         self._place.drop()

@@ -232,8 +232,9 @@ class Member:
             await self._listen(membership.number)
         delivers = self._delivers and not self._steps_back
         step = 1 + self._random_bits(STEP_BITS)
-        renew = partial(ownership.renew, membership=membership, delivers=delivers, lease=self.lease, step=step)
-        renewal = await self._run(renew)
+        values = ownership.renewing(membership, delivers, self.lease, step)
+        found = await self._line.carry_out(ownership.RENEW, values, within=WITHIN)
+        renewal = ownership.renewed(membership, delivers, found)
         if renewal.is_lost:
             self.lose()
             return

@@ -20,7 +20,7 @@ keeps it: it changes the shift so that time goes on as before. If nobody is ther
 clock ahead of the last time stored is believed, and one behind it goes on from there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
@@ -32,9 +32,10 @@ from holdfast import __version__
 from holdfast.core.errors import Fenced
 from holdfast.core.ownership import SHARDS
 from holdfast.store.postgres import shares
-from holdfast.store.postgres.connection import Connection, beginning, commit_along
+from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import one
 from holdfast.store.postgres.schema import VERSION
+from holdfast.store.postgres.statements import Statement
 
 MEMBER = "SELECT number FROM members WHERE number = {} FOR SHARE"
 """The number of a replica if it may own shards, which it may until this transaction ends."""
@@ -59,10 +60,23 @@ FENCE = """passed AS (
 PASSED = """SELECT 1 / (SELECT count(*) FROM passed) / (count = cardinality(%(shards)s::smallint[]))::integer
     FROM owned"""
 """Divides by zero where the fence does not let it through: so it needs no answer before the next statement."""
-_ARRIVED = """SELECT count(*) FROM messages WHERE standing = 0 AND shard = ANY(ARRAY(
-    SELECT shard FROM shards WHERE owner = %s))"""
-_REQUESTS = """SELECT count(*) FROM requests WHERE (owner = %s AND answer IS NULL)
-    OR (asked_by = %s AND answer IS NOT NULL)"""
+RENEW = Statement(f"""WITH renewed AS (
+        UPDATE members SET lease_until = clock_timestamp() + %(lease)s::bigint * interval '1 millisecond',
+            renewals = %(renewing)s::bigint, delivers = %(delivers)s::bigint > 0
+        WHERE number = %(number)s::bigint AND renewals IN (%(renewals)s::bigint, %(renewing)s::bigint)
+        RETURNING number
+    )
+    SELECT 'renewed'::bytea, ({_NOW}), (SELECT count(*) FROM messages WHERE standing = 0 AND shard = ANY(ARRAY(
+            SELECT shard FROM shards WHERE owner = %(number)s::bigint))),
+        (SELECT count(*) FROM requests WHERE (owner = %(number)s::bigint AND answer IS NULL)
+            OR (asked_by = %(number)s::bigint AND answer IS NOT NULL)), NULL::bytea FROM renewed
+    UNION ALL SELECT 'member', number, renewals, delivers::integer, NULL FROM members
+    UNION ALL SELECT name::bytea, NULL, NULL, NULL, value FROM meta WHERE name = ANY(%(meta)s::text[])
+    UNION ALL SELECT 'shard', shard, owner, epoch, NULL FROM shards
+        WHERE (SELECT sum(epoch) FROM shards) <> %(epochs)s::bigint""")
+"""One beat: renews the lease, unless another acts under this number. Finds the members, what is stored of the time, how
+much waits for this replica, and who owns what if that has changed: a shard's epoch counts up with each owner.
+"""
 _CUT_OFF = f"""WITH sessions AS (
         SELECT pid, split_part(application_name, ' ', 3) AS replica, wait_event = 'ClientRead' AND
             greatest(query_start, state_change) < clock_timestamp() - interval '{STANDS_STILL} seconds' AS stands_still
@@ -89,6 +103,12 @@ class Membership:
     renewals: int = 0
     renewing: int | None = None
     writes: int = 0
+    shards: Mapping[int, Owned] = field(default_factory=dict)
+    """As they were last read."""
+
+    @property
+    def epochs(self) -> int:
+        return sum(each.epoch for each in self.shards.values()) if self.shards else -1
 
 
 class SharedTime(NamedTuple):
@@ -168,37 +188,44 @@ def join(connection: Connection, number: int, name: str, delivers: bool, lease: 
     return Membership(number, run), now
 
 
-def renew(connection: Connection, membership: Membership, delivers: bool, lease: int, step: int) -> Renewal:
-    """Renew the lease, with a number that is a random `step` further; see who else delivers, and who owns what."""
-    renewing = membership.renewing = membership.renewing or membership.renewals + step
-    with beginning(connection):
-        renewed = connection.execute(
-            f"""UPDATE members SET lease_until = {_LEASE_ENDS}, renewals = %s, delivers = %s
-            WHERE number = %s AND renewals IN (%s, %s) RETURNING number""",
-            (lease, renewing, delivers, membership.number, membership.renewals, renewing),
-        )
-        members = connection.execute("SELECT number, renewals, delivers FROM members")
-        meta = connection.execute("SELECT name, value FROM meta WHERE name = ANY(%s)", ([_RUN, _CLOCK],))
-        time = connection.execute(_NOW)
-        shards = connection.execute("SELECT shard, owner, epoch FROM shards")
-        arrived = connection.execute(_ARRIVED, (membership.number,))
-        requests = connection.execute(_REQUESTS, (membership.number, membership.number))
-        commit_along(connection)
-    if renewed.fetchone() is None:
+def renewing(membership: Membership, delivers: bool, lease: int, step: int) -> dict[str, Any]:
+    """The values of RENEW: the lease gets a number that is a random `step` further."""
+    membership.renewing = membership.renewing or membership.renewals + step
+    return {
+        "number": membership.number,
+        "renewals": membership.renewals,
+        "renewing": membership.renewing,
+        "delivers": int(delivers),
+        "lease": lease,
+        "epochs": membership.epochs,
+        "meta": [_RUN, _CLOCK],
+    }
+
+
+def renewed(membership: Membership, delivers: bool, rows: Sequence[Any]) -> Renewal:
+    """What RENEW found. Its statement sees this replica as it was before."""
+    found: dict[str, list[Any]] = {kind: [] for kind in ("renewed", "member", "shard", _RUN, _CLOCK)}
+    for kind, *values in rows:
+        found[kind.decode()].append(values)
+    if not found["renewed"]:
         return Renewal(is_lost=True)
-    membership.renewals, membership.renewing = renewing, None
-    stored, found = dict(meta.fetchall()), members.fetchall()
-    clock = SharedTime.decode(stored[_CLOCK])
+    assert membership.renewing is not None
+    membership.renewals, membership.renewing = membership.renewing, None
+    if found["shard"]:
+        membership.shards = {shard: Owned(owner, epoch) for shard, owner, epoch, _ in found["shard"]}
+    renewals = {number: renewals for number, renewals, *_ in found["member"]}
+    delivering = {number for number, _, is_delivering, _ in found["member"] if is_delivering}
+    [[time, arrived, requests, _]], clock = found["renewed"], SharedTime.decode(found[_CLOCK][0][-1])
     return Renewal(
         False,
-        int(one(time.fetchone())) + clock.shift,
+        time + clock.shift,
         clock,
-        int.from_bytes(stored[_RUN], "big"),
-        {number: renewals for number, renewals, _ in found},
-        frozenset(number for number, _, is_delivering in found if is_delivering),
-        {shard: Owned(owner, epoch) for shard, owner, epoch in shards.fetchall()},
-        int(one(arrived.fetchone())),
-        int(one(requests.fetchone())),
+        int.from_bytes(found[_RUN][0][-1], "big"),
+        {**renewals, membership.number: membership.renewals},
+        frozenset(delivering | {membership.number} if delivers else delivering - {membership.number}),
+        membership.shards,
+        arrived,
+        requests,
     )
 
 
