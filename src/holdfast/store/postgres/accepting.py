@@ -44,9 +44,13 @@ class Arrival:
 
     @property
     def place(self) -> Place:
-        """Where it stands. What is not dead has arrived: its owner puts it there."""
-        place = first_place(self.message, self.operation.place)
-        return place if place.standing is Standing.DEAD else place._replace(standing=Standing.ACTIVE)
+        return place_of(self.operation)
+
+
+def place_of(operation: Accept) -> Place:
+    """Where a new message stands. What is not dead has arrived: its owner puts it where it belongs."""
+    place = first_place(operation.message, operation.place)
+    return place if place.standing is Standing.DEAD else place._replace(standing=Standing.ACTIVE)
 
 
 @dataclass(slots=True)

@@ -35,8 +35,11 @@ NOTIFY = "convert_to(pg_notify(channel, payload)::text, 'UTF8')"
 _ARRIVED = Statement(f"""SELECT id, {rows.PLACE}, record, body FROM messages
     WHERE id = ANY(%(ids)s::bytea[]) AND standing = {ACTIVE}
     UNION ALL SELECT NULL, 0, 0, 0, 0, 0, false, string_agg(id, '' ORDER BY arrival), NULL FROM messages
-    WHERE standing = {ACTIVE} AND shard = ANY(ARRAY(SELECT shard FROM messages WHERE id = ANY(%(ids)s::bytea[])))""")
-"""Some messages, and at last the ids of all that has arrived in their shards, in one value: it may be much more."""
+    WHERE standing = {ACTIVE} AND shard = ANY(
+        ARRAY(SELECT shard FROM messages WHERE id = ANY(%(ids)s::bytea[])) || %(shards)s::smallint[])""")
+"""Some messages, and at last the ids of all that has arrived in their shards and others, in one value: it may be much
+more.
+"""
 _FOUND = f"""SELECT id FROM messages WHERE shard = ANY(%s::smallint[]) AND standing = {ACTIVE}
     ORDER BY shard, arrival LIMIT %s"""
 _SHELVE = f"""UPDATE messages m SET standing = CASE WHEN due > 0 THEN {RETRY} ELSE {WAITING} END{{also}}
@@ -155,25 +158,38 @@ def parted(ids: bytes | None) -> list[MessageId]:
     return [ids[start : start + ID] for start in range(0, len(ids) - ID + 1, ID)] if ids else []
 
 
-async def read(line: Line, ids: Sequence[MessageId], known: Container[MessageId], *, within: float) -> Arrived:
+async def read(
+    line: Line, ids: Sequence[MessageId], own: Mapping[MessageId, Entry], known: Container[MessageId], *, within: float
+) -> Arrived:
     """Those of some messages that have arrived and are in no queue, whole, in the order of their commits; and with
     them all that arrived in their shards and is not known: nothing overtakes a message whose notification got lost.
+    What this replica accepted itself, its `own`, only takes its turn among them.
     """
-    *named, there = await line.carry_out(_ARRIVED, {"ids": ids}, within=within)
+    shards = list({shard_of(entry.message.host) for entry in own.values()})
+    *named, there = await line.carry_out(_ARRIVED, {"ids": ids, "shards": shards}, within=within)
     order = [id for id in parted(there[-2]) if id not in known]
     found = {row[0]: row for row in named}
-    unheard = [id for id in order if id not in found]
+    unheard = [id for id in order if id not in found and id not in own]
     if unheard:
-        found |= {row[0]: row for row in await line.carry_out(_ARRIVED, {"ids": unheard}, within=within)}
+        rest = await line.carry_out(_ARRIVED, {"ids": unheard, "shards": []}, within=within)
+        found |= {row[0]: row for row in rest}
     arrived = Arrived([], [])
-    for id, *place, record, body in (found[id] for id in order if id in found):
-        try:
-            message, size = rows.message(id, record, body)
-            check_message(message, size)
-            arrived.entries.append(Entry(message, rows.place(*place)))
-        except CorruptRecord as error:
-            arrived.broken.append((id, str(error)))
+    for id in order:
+        if id in own:
+            arrived.entries.append(own[id])
+        elif id in found:
+            _decode(found[id], arrived)
     return arrived
+
+
+def _decode(row: Sequence[Any], arrived: Arrived) -> None:
+    id, *place, record, body = row
+    try:
+        message, size = rows.message(id, record, body)
+        check_message(message, size)
+        arrived.entries.append(Entry(message, rows.place(*place)))
+    except CorruptRecord as error:
+        arrived.broken.append((id, str(error)))
 
 
 def unknown(connection: Connection, shards: Iterable[int], known: Container[MessageId], limit: int) -> list[MessageId]:

@@ -138,6 +138,8 @@ class PostgresStore:
         )
         self._arrived = arrivals.Known()
         self._named: list[MessageId] = []
+        self._own: dict[MessageId, Entry] = {}
+        """What was accepted here, and has to wait for others that were before."""
         self._arrived_there: list[MessageId] = []
         self._was_named = trio.Event()
         self._room = accepting.Room()
@@ -277,6 +279,7 @@ class PostgresStore:
     def lost(self) -> None:
         """What waits to be written was decided for shards that are another's now."""
         self._arrived.clear()
+        self._own.clear()
         self._unsure = ()
         self._overtaken = self._writing.under_way
         self._writing.drop(Fenced())
@@ -339,11 +342,12 @@ class PostgresStore:
             await self._was_named.wait()
             self._was_named = trio.Event()
             ids, self._named = [id for id in self._named if id not in self._arrived], []
-            if not ids:
+            own, self._own = self._own, {}
+            if not ids and not own:
                 continue
             try:
                 with self._arrived.noting_left() as left:
-                    found = await arrivals.read(self._reads, ids, self._arrived, within=WORKED_WITHIN)
+                    found = await arrivals.read(self._reads, ids, own, self._arrived, within=WORKED_WITHIN)
             except StoreAway as error:
                 self.disconnected(error)  # The first beat after it finds them.
                 continue
@@ -541,7 +545,7 @@ class PostgresStore:
         return [written.get(id(each), Fenced()) for each in operations]
 
     def _tell_accepts(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
-        in_order = self._are_first(operations)
+        in_order = self._are_first()
         for operation, result in zip(operations, results, strict=True):
             if type(result) is Accepted and isinstance(operation, Accept):
                 self._hand_on(operation, in_order)
@@ -552,21 +556,21 @@ class PostgresStore:
         self._earliest_wake = NEVER
         self._told_all(operations, self._accepting)
 
-    def _are_first(self, operations: Sequence[Operation]) -> bool:
-        """Whether nothing that another replica accepted before these is still to be heard of. If something is, all are
-        read in the order of commits.
-        """
+    def _are_first(self) -> bool:
+        """Whether nothing that another replica accepted before is still to be heard of."""
         unheard = [id for id in self._arrived_there if id not in self._arrived]
         self._arrived_there = []
-        if not unheard and not self._named:
-            return True
-        self.arrived([*unheard, *(operation.message.id for operation in operations if isinstance(operation, Accept))])
-        return False
+        if unheard:
+            self.arrived(unheard)
+        return not self._named and not self._own
 
     def _hand_on(self, operation: Accept, in_order: bool) -> None:
         """To delivery, if it is this replica's; else the owner was notified."""
         message = operation.message
-        if not in_order or not self.owns(message.host) or self.is_leaving(message.host):
+        if not self.owns(message.host) or self.is_leaving(message.host):
+            self.on_accepted_elsewhere(message)
+        elif not in_order:
+            self._own[message.id] = Entry(message, accepting.place_of(operation))
             self.on_accepted_elsewhere(message)
         elif operation.place is not None:
             self._take(Entry(message, operation.place._replace(standing=Standing.ACTIVE)))
