@@ -10,6 +10,8 @@ from delivery.fleet import BEAT, LEASE, Replica, fleet
 from holdfast.core.message import State
 from sim.world import HOST
 
+RENEWAL = b"\0\0\0\3run\0\0\0\5clock"
+"""What the values of a renewal have in them, and nothing else has."""
 GRACE = 20
 EXPIRE_AFTER = 40
 
@@ -53,7 +55,7 @@ async def test_a_renewal_whose_answer_is_lost_is_known_for_one_s_own(
     async with it.replica(cable) as alone:
         await trio.sleep(2.5 * BEAT)
         number = alone.member
-        cable.loses_answer_to = b"COMMIT\0"
+        cable.loses_answer_to = RENEWAL
         await trio.sleep(3 * BEAT)
         assert cable.loses_answer_to is None
         assert alone.member == number
