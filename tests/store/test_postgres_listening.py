@@ -23,9 +23,11 @@ HANG_UP = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 
 
 @asynccontextmanager
-async def a_replica(url: str, *, delivers: bool) -> AsyncIterator[PostgresStore]:
+async def a_replica(url: str, *, delivers: bool, notifies: bool = True) -> AsyncIterator[PostgresStore]:
     beats = {"lease": 6 * HOUR, "renew_every": HOUR}
-    store = PostgresStore(url, RULES, TrioClock(NOW), randbits, max_size=SIZE, delivers=delivers, **beats)
+    store = PostgresStore(
+        url, RULES, TrioClock(NOW), randbits, max_size=SIZE, delivers=delivers, threaded=notifies, **beats
+    )
     async with trio.open_nursery() as running:
         await running.start(store.run)
         await every_host_is_owned(store)
@@ -45,9 +47,13 @@ async def owner_and_other(url: str) -> AsyncIterator[tuple[trio.MemoryReceiveCha
 
 
 async def accept(store: PostgresStore) -> MessageId:
+    return (await accept_one(store)).id
+
+
+async def accept_one(store: PostgresStore) -> Message:
     message = Message(store.mint(NOW), HOST, HOST, "https", HOST, b"/hook", "POST", (), b"{}", NOW, NOW)
     await store.perform(Accept(message))
-    return message.id
+    return message
 
 
 async def test_the_owner_hears_at_once_of_each_message_that_another_one_accepted(database: str) -> None:
@@ -67,3 +73,21 @@ async def test_a_server_that_hung_up_is_noticed_and_listened_to_again(database: 
                 await trio.sleep(0.01)
             id = await accept(other)
             assert await arrived.receive() == id
+
+
+async def test_its_own_message_waits_for_one_that_nobody_told_it_of_and_is_not_read_back(database: str) -> None:
+    heard: list[Message] = []
+    with trio.fail_after(PATIENCE):
+        async with (
+            a_replica(database, delivers=True) as owner,
+            a_replica(database, delivers=False, notifies=False) as other,
+        ):
+            owner.on_arrived = lambda entry: heard.append(entry.message)
+            owner.on_accepted = lambda message, active: heard.append(message)
+            first, own = await accept_one(other), await accept_one(owner)
+            while len(heard) < 2:
+                await trio.sleep(0.01)
+            assert heard == [first, own]
+            assert heard[1] is own
+            last = await accept_one(owner)
+            assert heard[2:] == [last]
