@@ -13,7 +13,7 @@ shards       what an owner does with a whole shard
 rows         how messages, places and lanes look in the tables; terms: what a transaction is made under
 accepting    new messages; handing: those of a machine's own store
 arrivals     messages that have arrived: how their owner hears of them, and finds them
-outcomes     what the ends of attempts change
+changes      one transaction of delivery; outcomes: what the ends of attempts change
 lanes        circuits, and when a lane needs attention next
 shares       how much waits, is dead, and is held by whom
 reads        what delivery reads: lanes and the agenda

@@ -1,9 +1,9 @@
 """Operations on their way to the database: while one group is under way the next one forms, on a connection of its own.
 
-What nobody waits for is written at once if nothing was written lately, and else kept back for a moment, so that more of
-it shares a transaction: ten outcomes cost hardly more than one. When the database is away a group that records what happened stays, and is written when it is back. Of any
-other whoever waits is told at once. Whether it was written then nobody can tell. A group that failed is the last one:
-all who wait hear of it.
+What nobody waits for is written at once if nothing was written lately. Else it is kept back for a moment, so that more
+of it shares a transaction: ten outcomes cost hardly more than one. When the database is away a group that records what
+happened stays, and is written when it is back. Of any other whoever waits is told at once. Whether it was written then
+nobody can tell. A group that failed is the last one: all who wait hear of it.
 
 Rows that a session of someone else has locked hold up only the lanes that they belong to. A group that meets one is
 written anew, each lane by itself, and what can't be written waits apart, in its order, with all that follows for its

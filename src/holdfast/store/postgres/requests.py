@@ -1,9 +1,22 @@
 """What operators ask of hosts that another replica owns: a row that the owner carries out and answers."""
 
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
-from holdfast.store.postgres.connection import Connection
+import trio
+
+from holdfast.core.errors import StoreAway
+from holdfast.store.postgres.connection import Connection, Line, Result, Work
 from holdfast.store.postgres.ownership import CHANNEL
+
+CarryOut = Callable[[bytes], Awaitable[bytes]]
+
+ANSWERED_WITHIN = 10.0
+"""Seconds that an operator waits for the replica that owns a host."""
+STORED_WITHIN = 5.0
+"""Seconds that a request or an answer may take to be stored or read."""
 
 KEPT = 60
 """Seconds after which a request that nobody answered, or whose answer nobody took, is removed."""
@@ -15,6 +28,79 @@ class Asked(NamedTuple):
     id: bytes
     asked_by: int
     request: bytes
+
+
+class Requests:
+    """Both sides of it for one replica. `number` is the one that it is registered by, 0 while it is not."""
+
+    def __init__(self, line: Line, random_bits: Callable[[int], int], number: Callable[[], int]) -> None:
+        self._line = line
+        self._random_bits = random_bits
+        self._number = number
+        self._answers: dict[bytes, trio.Event | bytes] = {}
+        self._under_way: set[bytes] = set()
+        self._called = trio.Event()
+        self.carry_out: CarryOut = _refuse
+
+    def look(self) -> None:
+        """Something was asked of this replica, or answered."""
+        self._called.set()
+
+    async def ask(self, owner: int, request: bytes) -> bytes:
+        """Have another replica carry something out, and wait for its answer."""
+        if not self._number():
+            raise StoreAway("this replica has not joined the fleet yet")
+        id, answered = self._random_bits(128).to_bytes(16, "big"), trio.Event()
+        self._answers[id] = answered
+        try:
+            await self._run(partial(ask, id=id, asked_by=self._number(), owner=owner, request=request))
+            with trio.move_on_after(ANSWERED_WITHIN):
+                await answered.wait()
+            answer = self._answers[id]
+        finally:
+            del self._answers[id]
+        if isinstance(answer, bytes):
+            return answer
+        came_late = await self._run(partial(withdraw, id=id))
+        if came_late is None:
+            raise StoreAway(f"no answer within {ANSWERED_WITHIN:.0f} s")
+        return came_late
+
+    async def serve(self) -> None:
+        """Carry out what others ask, and take what they answered."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._called.wait()
+                self._called = trio.Event()
+                if not self._number():
+                    continue
+                with suppress(StoreAway):
+                    if self._answers:
+                        self._take(await self._run(partial(answers, asked_by=self._number())))
+                    for request in await self._run(partial(asked, owner=self._number())):
+                        if request.id not in self._under_way:
+                            self._under_way.add(request.id)
+                            nursery.start_soon(self._carry_out, request)
+
+    async def _carry_out(self, request: Asked) -> None:
+        done = await self.carry_out(request.request)
+        with suppress(StoreAway):
+            await self._run(partial(answer, request=request, answer=done))
+        self._under_way.discard(request.id)
+
+    def _take(self, found: Mapping[bytes, bytes]) -> None:
+        for id, given in found.items():
+            waiting = self._answers.get(id)
+            if isinstance(waiting, trio.Event):
+                self._answers[id] = given
+                waiting.set()
+
+    async def _run(self, work: Work[Result]) -> Result:
+        return await self._line.run(work, within=STORED_WITHIN)
+
+
+async def _refuse(request: bytes) -> bytes:
+    raise NotImplementedError
 
 
 def ask(connection: Connection, id: bytes, asked_by: int, owner: int, request: bytes) -> None:

@@ -9,9 +9,9 @@ are written when it is back, and whoever asked for work waits.
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,16 +35,12 @@ from holdfast.store.port import (
     Ask,
     CircuitView,
     DeadFilter,
-    Deliver,
-    DropMessages,
-    Fail,
     Finished,
     Hearing,
     Operation,
     ReplayDead,
     Retried,
     RetryNow,
-    Shelve,
     StoreRoom,
     StoreStatistics,
     Story,
@@ -54,21 +50,20 @@ from holdfast.store.port import (
 from holdfast.store.postgres import (
     accepting,
     arrivals,
-    bulk,
     handing,
     outcomes,
-    ownership,
     reads,
-    requests,
     rows,
     schema,
     stories,
 )
+from holdfast.store.postgres.changes import WORKED_WITHIN, Change, group_size_of, is_urgent, left_by
 from holdfast.store.postgres.channel import TRY_AGAIN_AFTER, Channel
 from holdfast.store.postgres.connection import Connection, Line, Work
 from holdfast.store.postgres.membership import Member
-from holdfast.store.postgres.ownership import Membership, Renewal
-from holdfast.store.postgres.shards import Release, TakeIn, release, take_in
+from holdfast.store.postgres.ownership import Renewal
+from holdfast.store.postgres.requests import CarryOut, Requests
+from holdfast.store.postgres.shards import Release, TakeIn
 from holdfast.store.postgres.stories import Faults
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.summaries import NEVER
@@ -79,10 +74,6 @@ ANSWER_WITHIN = 5.0
 """Seconds after which whoever sent a webhook is told that the store is unreachable, if it does not say so itself."""
 MOVED_WITHIN = 10.0
 """The same for a page of messages that come from another store: someone may wait behind them."""
-WORKED_WITHIN = 15.0
-"""Seconds that delivery waits for what it reads and writes: longer than any lock is waited for."""
-ASKED_WITHIN = 10.0
-"""Seconds that an operator waits for the replica that owns a host."""
 LOCKED_WITHIN = "200ms"
 """For rows that delivery writes: they are its own, and whoever else has locked some holds up only their lanes."""
 SHOWN_WITHIN = 5.0
@@ -153,10 +144,10 @@ class PostgresStore:
         self._accepting = Channel(self._accept, group_size, self._tell_accepts)
         self._writing = Channel(
             self._write,
-            _writes_size,
+            group_size_of,
             self._tell,
             patient=(*outcomes.TOGETHER, TakeIn, Release),
-            is_urgent=_is_urgent,
+            is_urgent=is_urgent,
             lane_of=outcomes.lane_of,
         )
         self.away = True
@@ -181,9 +172,7 @@ class PostgresStore:
         self.on_letting_go: Callable[[], Collection[str]] = tuple
         self.on_lost: Callable[[], None] = lambda: None
         self.on_back: Callable[[], None] = lambda: None
-        self.on_request: Callable[[bytes], Awaitable[bytes]] = _refuse_request
-        self._was_asked = trio.Event()
-        self._answers: dict[bytes, trio.Event | bytes] = {}
+        self._requests = Requests(self._shows, random_bits, lambda: self._number)
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +187,7 @@ class PostgresStore:
                 nursery.start_soon(self._accepting.run)
                 nursery.start_soon(self._writing.run)
                 nursery.start_soon(self._take_arrivals)
-                nursery.start_soon(self._serve_requests, nursery)
+                nursery.start_soon(self._requests.serve)
                 nursery.start_soon(partial(self._member.run, task_status=task_status))
         except* CommitFailed as failures:
             self._give_up(failures)
@@ -319,7 +308,7 @@ class PostgresStore:
         self._room.measure(used)
 
     def asked(self) -> None:
-        self._was_asked.set()
+        self._requests.look()
 
     def step_back(self, steps_back: bool) -> None:
         self._member.step_back(steps_back)
@@ -327,7 +316,7 @@ class PostgresStore:
     async def look(self, renewal: Renewal) -> None:
         """Notifications may have got lost. Nothing that is known is read again."""
         if renewal.requests:
-            self._was_asked.set()
+            self._requests.look()
         if renewal.arrived > len(self._arrived):
             shards = self._member.owned.keys() - self._member.leaving.keys()
             await self._find_arrived(shards, renewal.arrived + arrivals.SHELVED_AT_ONCE)
@@ -378,57 +367,15 @@ class PostgresStore:
         return len(self._member.owners) == SHARDS
 
     async def ask(self, owner: int, request: bytes) -> bytes:
-        """Have another replica carry something out, and wait for its answer."""
-        if not self._number:
-            raise StoreAway("this replica has not joined the fleet yet")
-        id, answered = self._random_bits(128).to_bytes(16, "big"), trio.Event()
-        self._answers[id] = answered
-        try:
-            put = partial(requests.ask, id=id, asked_by=self._number, owner=owner, request=request)
-            await self._shows.run(put, within=SHOWN_WITHIN)
-            with trio.move_on_after(ASKED_WITHIN):
-                await answered.wait()
-            answer = self._answers[id]
-        finally:
-            del self._answers[id]
-        if isinstance(answer, bytes):
-            return answer
-        came_late = await self._shows.run(partial(requests.withdraw, id=id), within=SHOWN_WITHIN)
-        if came_late is None:
-            raise StoreAway(f"no answer within {ASKED_WITHIN:.0f} s")
-        return came_late
+        return await self._requests.ask(owner, request)
 
-    async def _serve_requests(self, nursery: trio.Nursery) -> None:
-        """Carry out what others ask, and take what they answered; looked for with every beat too."""
-        under_way: set[bytes] = set()
+    @property
+    def on_request(self) -> CarryOut:
+        return self._requests.carry_out
 
-        async def carry_out(request: requests.Asked) -> None:
-            answer = await self.on_request(request.request)
-            with suppress(StoreAway):
-                await self._shows.run(partial(requests.answer, request=request, answer=answer), within=SHOWN_WITHIN)
-            under_way.discard(request.id)
-
-        while True:
-            await self._was_asked.wait()
-            self._was_asked = trio.Event()
-            if not self._number:
-                continue
-            with suppress(StoreAway):
-                if self._answers:
-                    find = partial(requests.answers, asked_by=self._number)
-                    self._take_answers(await self._shows.run(find, within=SHOWN_WITHIN))
-                asked = partial(requests.asked, owner=self._number)
-                for request in await self._shows.run(asked, within=SHOWN_WITHIN):
-                    if request.id not in under_way:
-                        under_way.add(request.id)
-                        nursery.start_soon(carry_out, request)
-
-    def _take_answers(self, found: Mapping[bytes, bytes]) -> None:
-        for id, answer in found.items():
-            waiting = self._answers.get(id)
-            if isinstance(waiting, trio.Event):
-                self._answers[id] = answer
-                waiting.set()
+    @on_request.setter
+    def on_request(self, carry_out: CarryOut) -> None:
+        self._requests.carry_out = carry_out
 
     @property
     def _number(self) -> int:
@@ -522,7 +469,7 @@ class PostgresStore:
         if group is not None:
             group.younger = self._arrived.younger
         shards = {} if group is None else {shard: owned[shard] for shard in group.shards}
-        change = _Change(operations, group, membership, shards, self._terms(1), self._unsure)
+        change = Change(operations, group, membership, shards, self._terms(1), self._unsure)
         try:
             results, self._earliest_wake = await change.run(self._writes)
         except RowsLocked:
@@ -584,7 +531,7 @@ class PostgresStore:
                 if isinstance(operation.done, Hearing):
                     operation.done(result)
                 continue
-            for id in _left(operation, result):
+            for id in left_by(operation, result):
                 self._arrived.leave(id)
             if isinstance(operation, Release):
                 self._arrived.forget(operation.shards)
@@ -697,86 +644,6 @@ class PostgresStore:
         return StoreRoom(used, self.full or used > SCARCE * self._max_size, self.full)
 
 
-@dataclass(slots=True)
-class _Change:
-    """One transaction of delivery on its way. `shards` are those that its group touches, with their epochs. `unsure` is
-    what was to be written, this or other operations, when nobody heard whether that was committed.
-    """
-
-    operations: Sequence[Operation]
-    group: outcomes.Group | None
-    membership: Membership
-    shards: Mapping[int, int]
-    terms: Terms
-    unsure: Sequence[Operation]
-
-    async def run(self, line: Line) -> tuple[list[Any], int]:
-        """The results, and when the earliest lane that it touched needs attention. Raises Fenced."""
-        if self.unsure or self.group is None or not self.group.is_plain:
-            return await line.run(self._carry_out, within=WORKED_WITHIN)
-        values = outcomes.delivered_values(self.group, self.membership, self.shards, self.terms)
-        await line.carry_out(outcomes.DELIVERED, values, within=WORKED_WITHIN)
-        self.membership.writes += 1
-        return [None] * len(self.operations), NEVER
-
-    def _carry_out(self, connection: Connection) -> tuple[list[Any], int]:
-        if self.unsure and ownership.was_committed(connection, self.membership):
-            self.membership.writes += 1
-            if self.group is not None and self.unsure is self.operations:
-                return [None] * len(self.operations), 0
-        if self.group is None:
-            return [self._carry_out_alone(connection, self.operations[0])], 0
-        outcomes.write(connection, self.group, self.membership, self.shards, self.terms)
-        self.membership.writes += 1
-        moved = self.group.moved
-        results = [
-            len({message.id for message in each.messages} & moved) if isinstance(each, Shelve) else None
-            for each in self.operations
-        ]
-        return results, self.group.earliest_wake
-
-    def _carry_out_alone(self, connection: Connection, operation: Operation) -> Any:
-        anyones = bulk.ANYONES.get(type(operation))
-        if anyones is not None:
-            result = anyones(connection, operation, self.terms)
-            connection.commit()
-            return result
-        shards = operation.shards if isinstance(operation, (TakeIn, Release)) else {}
-        ownership.pass_fence(connection, self.membership, shards)
-        result = _OWNERS[type(operation)](connection, operation, self.terms)
-        connection.commit()
-        self.membership.writes += 1
-        return result
-
-
-_OWNERS: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
-    **bulk.OWNERS,
-    TakeIn: take_in,
-    Release: release,
-}
-
-
-def _writes_size(operations: Sequence[Operation]) -> int:
-    """Outcomes share a transaction; anything else has its own."""
-    return max(1, outcomes.share_a_transaction(operations[: group_size(operations)]))
-
-
-def _is_urgent(operation: Operation) -> bool:
-    """A delivery that changes nothing else is waited for by nobody: the attempt's place is free already."""
-    return not isinstance(operation, Deliver) or operation.lane is not None or isinstance(operation.done, Hearing)
-
-
-def _left(operation: Operation, result: Any) -> Iterable[MessageId]:
-    """The messages that are not among the arrived ones any more, once this is written."""
-    if isinstance(operation, DropMessages):
-        return list(result.ids)
-    if isinstance(operation, Shelve):
-        return [message.id for message in operation.messages]
-    if isinstance(operation, Deliver) or (isinstance(operation, Fail) and operation.step is not None):
-        return [operation.entry.message.id]
-    return ()
-
-
 def _reading(work: Work[Result]) -> Work[Result]:
     """A short transaction that changes nothing."""
 
@@ -791,10 +658,6 @@ def _reading(work: Work[Result]) -> Work[Result]:
 def _nothing_known(path: str, max_size: int) -> StoreStatistics:
     circuits = dict.fromkeys(CircuitState, 0)
     return StoreStatistics(path, 0, 0, max_size, 0, 0, 0, 0, circuits, None, None, None, False)
-
-
-async def _refuse_request(request: bytes) -> bytes:
-    raise NotImplementedError
 
 
 def _own_name() -> str:
