@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet.pair import Pair, key, told, two
-from harness import PATIENCE, until
+from fleet.replicas import Database
+from harness import PATIENCE, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 RULES = {
@@ -44,6 +45,23 @@ def test_a_freeze_stops_what_another_replica_owns_and_an_unfreeze_lets_it_go_on(
     states = [state for state, _ in groupby(event["after"] for event in told(pair.there, "circuit_changed"))]
     assert states == ["frozen", "enabled"]
     assert not told(pair.here, "circuit_changed")
+
+
+def test_a_replica_that_owns_nothing_is_answered_though_nobody_notifies_it(
+    tmp_path: Path, database: str, receiver: Receiver
+) -> None:
+    with (
+        running(tmp_path / "deliver", None, "--role", "deliver", store__url=database),
+        running(tmp_path / "ingest", None, "--role", "ingest", store__url=database) as ingest,
+    ):
+        until(Database(database).is_shared_out)
+        act = f"/v1/circuits/{key(receiver)}"
+        until(lambda: ingest.call("POST", f"{act}/freeze").is_success)
+        id = ingest.post(f"{receiver.url}/hook").json()["id"]
+        until(lambda: ingest.message(id)["state"] == "held")
+        assert ingest.call("POST", f"{act}/unfreeze").json()["circuit"]["state"] == "enabled"
+        receiver.wait_for(lambda requests: [request.id for request in requests] == [id])
+        assert ingest.call("POST", f"{act}/probe").status_code == 409
 
 
 def test_a_probe_goes_now(pair: Pair) -> None:

@@ -99,3 +99,11 @@ def test_only_those_that_have_not_renewed_meanwhile_are_buried(connection: Conne
     ownership.bury(connection, seen)
     assert rows(database, "SELECT number FROM members") == [(TWO,)]
     assert rows(database, "SELECT number FROM fences") == [(TWO,)]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_only_who_owns_something_goes_on_listening(connection: Connection, stays: bool) -> None:
+    """A notification wakes every session that listens, whatever it is about."""
+    assert ownership.can_listen(connection, ONE, stays)
+    channels = connection.execute("SELECT pg_listening_channels()").fetchall()
+    assert channels == ([(ownership.CHANNEL.format(ONE),)] if stays else [])

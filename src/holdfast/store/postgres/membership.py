@@ -118,7 +118,8 @@ class Member:
         self.leaving: dict[int, int] = {}
         """Those of them that go to other replicas, and to which."""
         self.owners: dict[int, int] = {}
-        self.listens = False
+        self.notifies = False
+        """Whether the database can."""
 
     @property
     def begins_until(self) -> int:
@@ -170,8 +171,9 @@ class Member:
         await self.beat()
 
     async def _listen(self, number: int) -> None:
-        """Once a connection."""
-        self.listens = self._may_listen and await self._run(partial(ownership.can_listen, number=number))
+        """Once a connection. A replica that owns nothing need not: a notification wakes every session that listens."""
+        can_listen = partial(ownership.can_listen, number=number, stays=self._delivers)
+        self.notifies = self._may_listen and await self._run(can_listen)
         self._is_deaf = False
 
     async def _run(self, work: Work[Result]) -> Result:
@@ -339,7 +341,7 @@ class Member:
         next_beat = self._renewed_at + self._renew_every
         while self._clock.uptime() < next_beat and not self._is_called:
             seconds = min(self._renew_every, next_beat - self._clock.uptime()) / 1000
-            if not self.listens:
+            if not (self.notifies and self._delivers):
                 with trio.move_on_after(seconds):
                     await self._woken.wait()
                     self._woken = trio.Event()

@@ -314,10 +314,12 @@ def cut_off(connection: Connection) -> None:
         connection.commit()
 
 
-def can_listen(connection: Connection, number: int) -> bool:
-    """Whether the engine notifies; asked once a connection, which listens from then on if it does."""
+def can_listen(connection: Connection, number: int, stays: bool) -> bool:
+    """Whether the engine notifies; asked once a connection, which listens from then on if it `stays`."""
     try:
         connection.execute(f"LISTEN {CHANNEL.format(number)}")
+        if not stays:
+            connection.execute("UNLISTEN *")
         connection.commit()
     except Exception:
         connection.rollback()

@@ -15,6 +15,8 @@ CarryOut = Callable[[bytes], Awaitable[bytes]]
 
 ANSWERED_WITHIN = 10.0
 """Seconds that an operator waits for the replica that owns a host."""
+LOOK_EVERY = 0.1
+"""Seconds between two looks for the answer: a replica that owns nothing is not notified."""
 STORED_WITHIN = 5.0
 """Seconds that a request or an answer may take to be stored or read."""
 
@@ -55,7 +57,10 @@ class Requests:
         try:
             await self._run(partial(ask, id=id, asked_by=self._number(), owner=owner, request=request))
             with trio.move_on_after(ANSWERED_WITHIN):
-                await answered.wait()
+                while not answered.is_set():
+                    with trio.move_on_after(LOOK_EVERY):
+                        await answered.wait()
+                    self.look()
             answer = self._answers[id]
         finally:
             del self._answers[id]

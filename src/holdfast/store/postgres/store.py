@@ -552,7 +552,7 @@ class PostgresStore:
 
     def _terms(self, connection: int) -> Terms:
         membership, number = self._member.membership, self._number
-        owners = self._member.owners if self._member.listens else {}
+        owners = self._member.owners if self._member.notifies else {}
         if membership is not None and membership.run != self._rules.run:
             self._rules = replace(self._rules, run=membership.run)
         owned = self._member.owned.keys()
