@@ -7,7 +7,7 @@ another number.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -16,9 +16,8 @@ import trio
 
 from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, Fenced, StoreAway, StoreUnusable
-from holdfast.core.message import MessageId
 from holdfast.core.ownership import LAST_BEGIN, Lives, shared_out
-from holdfast.store.postgres import arrivals, ownership, requests, schema, shares
+from holdfast.store.postgres import ownership, schema, shares
 from holdfast.store.postgres.channel import TRY_AGAIN_AFTER
 from holdfast.store.postgres.connection import Connection, Line, NoAnswer, Result, Work
 from holdfast.store.postgres.ownership import MOVED, Membership, Owned, Renewal, SharedTime
@@ -64,11 +63,8 @@ class Listener(Protocol):
     async def release(self, shards: Mapping[int, int]) -> None:
         """Give shards to other replicas."""
 
-    def arrived(self, ids: list[MessageId]) -> None:
-        """Messages were accepted elsewhere for this replica."""
-
-    def asked(self) -> None:
-        """Another replica has a request for this one, or has answered one."""
+    def notified(self, payloads: Sequence[str]) -> None:
+        """Of messages that were accepted elsewhere for this replica, of requests and answers."""
 
     def measured(self, used: int) -> None: ...
 
@@ -347,11 +343,7 @@ class Member:
                     self._woken = trio.Event()
                 continue
             payloads = await self._line.told(seconds)
-            ids = [id for payload in payloads for id in arrivals.named(payload)]
-            if ids:
-                self._listener.arrived(ids)
-            if requests.REQUEST in payloads or requests.ANSWER in payloads:
-                self._listener.asked()
+            self._listener.notified(payloads)
             if MOVED in payloads:
                 return
 

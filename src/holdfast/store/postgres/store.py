@@ -62,7 +62,7 @@ from holdfast.store.postgres.channel import TRY_AGAIN_AFTER, Channel
 from holdfast.store.postgres.connection import Connection, Line, Work
 from holdfast.store.postgres.membership import Member
 from holdfast.store.postgres.ownership import Renewal
-from holdfast.store.postgres.requests import CarryOut, Requests
+from holdfast.store.postgres.requests import ANSWER, REQUEST, CarryOut, Requests
 from holdfast.store.postgres.shards import Release, TakeIn
 from holdfast.store.postgres.stories import Faults
 from holdfast.store.postgres.terms import Terms
@@ -300,15 +300,19 @@ class PostgresStore:
         if shards:
             await self.perform(Release({shard: self._member.owned[shard] for shard in shards}, shards))
 
+    def notified(self, payloads: Sequence[str]) -> None:
+        for payload in payloads:
+            if ids := arrivals.named(payload):
+                self.arrived(ids)
+            elif payload in (REQUEST, ANSWER):
+                self._requests.look()
+
     def arrived(self, ids: list[MessageId]) -> None:
         self._named += ids
         self._was_named.set()
 
     def measured(self, used: int) -> None:
         self._room.measure(used)
-
-    def asked(self) -> None:
-        self._requests.look()
 
     def step_back(self, steps_back: bool) -> None:
         self._member.step_back(steps_back)
