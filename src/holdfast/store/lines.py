@@ -13,6 +13,7 @@ without "signed".
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from holdfast.core.message import (
     parse_id,
 )
 from holdfast.core.times import rfc3339
+from holdfast.store.moving import Moving
 from holdfast.store.port import LaneRecord
 
 VERSION = 2
@@ -40,15 +42,6 @@ Line = dict[str, Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-
-
-class Stored(NamedTuple):
-    """A message that was not delivered, as it is kept: `reason` is that of a dead one."""
-
-    message: Message
-    place: Place
-    reason: DeadReason | None
-    attempts: list[Attempt]
 
 
 class Delivered(NamedTuple):
@@ -66,6 +59,10 @@ class Key(NamedTuple):
     body: bytes
     id: MessageId
     at: int
+
+
+Record = LaneRecord | Moving | Delivered | Key
+"""What a line tells."""
 
 
 # -- out -------------------------------------------------------------------------------------------------------------
@@ -96,8 +93,8 @@ def circuit_line(record: LaneRecord) -> Line:
     }
 
 
-def message_line(stored: Stored) -> Line:
-    message, place, reason, attempts = stored
+def message_line(stored: Moving) -> Line:
+    message, place, reason, attempts, _ = stored
     dead = place.standing is Standing.DEAD
     return {
         "kind": "message",
@@ -184,7 +181,11 @@ def _text(data: bytes) -> str | dict[str, str]:
 # -- in: what is missing or of another type raises LookupError, TypeError, AttributeError or ValueError ---------------
 
 
-def read_circuit(line: Line) -> LaneRecord:
+def read(line: Line) -> Record:
+    return _READERS[line["kind"]](line)
+
+
+def _read_circuit(line: Line) -> LaneRecord:
     circuit = Circuit(
         CircuitState(line["state"]),
         _ms(line["since"]),
@@ -204,7 +205,7 @@ def read_circuit(line: Line) -> LaneRecord:
     return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, answers)
 
 
-def read_message(line: Line) -> Stored:
+def _read_message(line: Line) -> Moving:
     headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in line["headers"])
     place = line["place"]
     standing = Standing(place["state"])
@@ -213,7 +214,7 @@ def read_message(line: Line) -> Stored:
     reason = DeadReason(place["reason"]) if standing is Standing.DEAD else None
     if (due == 0) != (standing in (Standing.ACTIVE, Standing.WAITING)):
         raise ValueError(f"{standing} without the moment that belongs to it")
-    return Stored(
+    return Moving(
         _read_head(line, headers, _bytes(line["body"])),
         Place(standing, _ms(place["born"]), due, place["retry"], place["attempts"], _flag(place["held"])),
         reason,
@@ -221,7 +222,7 @@ def read_message(line: Line) -> Stored:
     )
 
 
-def read_delivered(line: Line) -> Delivered:
+def _read_delivered(line: Line) -> Delivered:
     return Delivered(
         _read_head(line, (), b""),
         line["size"],
@@ -231,7 +232,7 @@ def read_delivered(line: Line) -> Delivered:
     )
 
 
-def read_key(line: Line) -> Key:
+def _read_key(line: Line) -> Key:
     key = Key(bytes.fromhex(line["digest"]), bytes.fromhex(line["body"]), _id(line["id"]), _ms(line["at"]))
     if not len(key.digest) == len(key.body) == 16:
         raise ValueError("a digest has 16 bytes")
@@ -294,3 +295,11 @@ def _flag(value: Any) -> bool:
 
 def _bytes(text: Any) -> bytes:
     return b64decode(text["base64"], validate=True) if isinstance(text, dict) else text.encode()
+
+
+_READERS: dict[str, Callable[[Line], Record]] = {
+    "circuit": _read_circuit,
+    "message": _read_message,
+    "delivered": _read_delivered,
+    "key": _read_key,
+}

@@ -11,7 +11,8 @@ from holdfast.core.message import Attempt, MessageId, id_text
 from holdfast.store import lines, records
 from holdfast.store.export import framed
 from holdfast.store.fsck import Finding
-from holdfast.store.lines import Delivered, Key, Line, Stored
+from holdfast.store.lines import Delivered, Key, Line
+from holdfast.store.moving import Moving
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import DEAD
@@ -71,7 +72,7 @@ def _message(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
     check_message(message, size)
     place = rows.place(rows.counted_as(standing, due), born, due, *columns)
     why = reason_of(reason) if standing == DEAD else None
-    return lines.message_line(Stored(message, place, why, attempts))
+    return lines.message_line(Moving(message, place, why, attempts))
 
 
 def _delivered(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:

@@ -10,7 +10,7 @@ from holdfast.store.postgres import fsck, ownership, schema
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.contact import connected
 from holdfast.store.postgres.export import export_lines
-from holdfast.store.postgres.restore import Import
+from holdfast.store.postgres.restore import take
 from holdfast.store.postgres.shares import FOLDED
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.repair import Repaired
@@ -34,7 +34,7 @@ class Database:
         return export_lines(self._connection, left_out)
 
     def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
-        return Import(self._connection, self._terms, bad_line).run(lines)
+        return take(self._connection, self._terms, lines, bad_line)
 
 
 @contextmanager
