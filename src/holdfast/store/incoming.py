@@ -100,7 +100,7 @@ def _batches(
 
 def _checked(line: Line) -> Record:
     """What a line tells, if a store can hold it."""
-    match record := lines.read(line):
+    match record := _READERS[line["kind"]](line):
         case LaneRecord():
             check_lane(record)
             _check_names(record.key, record.host)
@@ -137,3 +137,11 @@ def _kept(attempts: list[Attempt]) -> list[Attempt]:
         if attempt.number > MOST_ATTEMPTS:
             raise ValueError("more attempts than a message can have")
     return bounded(attempts)
+
+
+_READERS: dict[str, Callable[[Line], Record]] = {
+    "circuit": lines.read_circuit,
+    "message": lines.read_message,
+    "delivered": lines.read_delivered,
+    "key": lines.read_key,
+}

@@ -13,7 +13,6 @@ without "signed".
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -181,11 +180,7 @@ def _text(data: bytes) -> str | dict[str, str]:
 # -- in: what is missing or of another type raises LookupError, TypeError, AttributeError or ValueError ---------------
 
 
-def read(line: Line) -> Record:
-    return _READERS[line["kind"]](line)
-
-
-def _read_circuit(line: Line) -> LaneRecord:
+def read_circuit(line: Line) -> LaneRecord:
     circuit = Circuit(
         CircuitState(line["state"]),
         _ms(line["since"]),
@@ -205,7 +200,7 @@ def _read_circuit(line: Line) -> LaneRecord:
     return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, answers)
 
 
-def _read_message(line: Line) -> Moving:
+def read_message(line: Line) -> Moving:
     headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in line["headers"])
     place = line["place"]
     standing = Standing(place["state"])
@@ -222,7 +217,7 @@ def _read_message(line: Line) -> Moving:
     )
 
 
-def _read_delivered(line: Line) -> Delivered:
+def read_delivered(line: Line) -> Delivered:
     return Delivered(
         _read_head(line, (), b""),
         line["size"],
@@ -232,7 +227,7 @@ def _read_delivered(line: Line) -> Delivered:
     )
 
 
-def _read_key(line: Line) -> Key:
+def read_key(line: Line) -> Key:
     key = Key(bytes.fromhex(line["digest"]), bytes.fromhex(line["body"]), _id(line["id"]), _ms(line["at"]))
     if not len(key.digest) == len(key.body) == 16:
         raise ValueError("a digest has 16 bytes")
@@ -295,11 +290,3 @@ def _flag(value: Any) -> bool:
 
 def _bytes(text: Any) -> bytes:
     return b64decode(text["base64"], validate=True) if isinstance(text, dict) else text.encode()
-
-
-_READERS: dict[str, Callable[[Line], Record]] = {
-    "circuit": _read_circuit,
-    "message": _read_message,
-    "delivered": _read_delivered,
-    "key": _read_key,
-}
