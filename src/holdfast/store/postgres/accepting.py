@@ -25,11 +25,10 @@ from holdfast.store.postgres.rows import ACTIVE, NUMBERS
 from holdfast.store.postgres.statements import Statement
 from holdfast.store.postgres.terms import Terms
 
-Uses = dict[bytes, tuple[MessageId, bytes]]
-"""What each key's digest was used for: the message, and its body's digest."""
-
-Wanted = dict[bytes, tuple[MessageId, bytes, int]]
-"""What keys are to be used for, and when they were."""
+Use = tuple[MessageId, bytes, int]
+"""What a key is used for: the message, its body's digest, and when."""
+Uses = dict[bytes, Use]
+"""By the keys' digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def _look_and_accept(
     look = Look(connection, arrivals, room, terms)
     results: list[Any] = [look.judge(arrival) for arrival in arrivals]
     chosen = [index for index, result in enumerate(results) if result is None]
-    taken = take_keys(connection, wanted_by([arrivals[index].operation for index in chosen], terms), terms)
+    taken = take_keys(connection, uses_by([arrivals[index].operation for index in chosen], terms), terms)
     for index, arrival in enumerate(arrivals):
         key = arrival.operation.key
         if key is None or key.digest not in taken or isinstance(results[index], StoreFull):
@@ -137,7 +136,7 @@ class Look:
         with beginning(connection):
             uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
             here = connection.execute(HERE, (moved, moved)) if moved else None
-        self._used = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
+        self._used: Uses = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
         self._here = {row[0] for row in here.fetchall()} if here else set()
         if self._is_close:
             hosts = {arrival.message.host for arrival in arrivals}
@@ -158,17 +157,17 @@ class Look:
         if refusal is not None:
             return refusal
         if key is not None:
-            self._uses[key.digest] = message.id, key.body
+            self._uses[key.digest] = message.id, key.body, used_at(operation, self._terms)
         cost = cost_of(message)
         self.added += cost
         self._held[message.host] = self._held.get(message.host, 0) + cost
         return None
 
-    def _earlier(self, operation: Accept, key: IdempotencyKey) -> tuple[MessageId, bytes] | None:
+    def _earlier(self, operation: Accept, key: IdempotencyKey) -> Use | None:
         if key.digest in self._uses:
             return self._uses[key.digest]
-        id, body, used = self._used.get(key.digest, (b"", b"", 0))
-        return (id, body) if used > used_at(operation, self._terms) - self._terms.rules.idempotency else None
+        use = self._used.get(key.digest, (b"", b"", 0))
+        return use if use[2] > used_at(operation, self._terms) - self._terms.rules.idempotency else None
 
     def _refusal(self, message: Message) -> StoreFull | None:
         if not self._is_close:
@@ -183,11 +182,11 @@ def used_at(operation: Accept, terms: Terms) -> int:
     return operation.message.accepted_at if operation.place is None else terms.now
 
 
-def _answer(use: tuple[MessageId, bytes], key: IdempotencyKey) -> Duplicate | Conflict:
+def _answer(use: Use, key: IdempotencyKey) -> Duplicate | Conflict:
     return Duplicate(use[0]) if use[1] == key.body else Conflict()
 
 
-def wanted_by(operations: Sequence[Accept], terms: Terms) -> Wanted:
+def uses_by(operations: Sequence[Accept], terms: Terms) -> Uses:
     return {
         operation.key.digest: (operation.message.id, operation.key.body, used_at(operation, terms))
         for operation in operations
@@ -195,17 +194,15 @@ def wanted_by(operations: Sequence[Accept], terms: Terms) -> Wanted:
     }
 
 
-def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
+def take_keys(connection: Connection, wanted: Uses, terms: Terms) -> Uses:
     """Remember the keys of messages that are to be stored. Another replica may be faster with one: whoever comes second
     waits for the first one's commit, and gets its answer. Returns who has each.
     """
     taken = put_keys(connection, wanted, terms)
-    if len(taken) < len(wanted):
-        return {digest: use[:2] for digest, use in uses_of(connection, wanted).items()}
-    return taken
+    return taken if len(taken) == len(wanted) else uses_of(connection, wanted)
 
 
-def put_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
+def put_keys(connection: Connection, wanted: Uses, terms: Terms) -> Uses:
     """Add keys, and replace those whose time was over when they were used again. Returns which."""
     if not wanted:
         return {}
@@ -213,16 +210,16 @@ def put_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
         """INSERT INTO keys AS k (digest, id, body, used)
         SELECT * FROM unnest(%s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
         ON CONFLICT (digest) DO UPDATE SET id = excluded.id, body = excluded.body, used = excluded.used
-        WHERE k.used <= excluded.used - %s::bigint RETURNING digest, id, body""",
+        WHERE k.used <= excluded.used - %s::bigint RETURNING digest, id, body, used""",
         (*columns([(digest, *use) for digest, use in sorted(wanted.items())]), terms.rules.idempotency),
     )
-    return {digest: (id, body) for digest, id, body in put.fetchall()}
+    return {row[0]: row[1:] for row in put.fetchall()}
 
 
-def uses_of(connection: Connection, digests: Collection[bytes]) -> Wanted:
-    """What keys are used for here, and since when."""
+def uses_of(connection: Connection, digests: Collection[bytes]) -> Uses:
+    """What keys are used for here."""
     found = connection.execute(USES, (list(digests),)).fetchall() if digests else []
-    return {digest: (id, body, used) for digest, id, body, used in found}
+    return {row[0]: row[1:] for row in found}
 
 
 def here(connection: Connection, ids: Collection[MessageId]) -> set[MessageId]:

@@ -15,7 +15,7 @@ from holdfast.core.message import Message
 from holdfast.store.moving import Moving
 from holdfast.store.port import Accepted, Duplicate, IdempotencyKey
 from holdfast.store.postgres import accepting
-from holdfast.store.postgres.accepting import Arrival, Look, Room, Wanted
+from holdfast.store.postgres.accepting import Arrival, Look, Room, Uses
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.terms import Terms
 
@@ -27,7 +27,7 @@ def take(connection: Connection, page: Sequence[Moving], room: Room, terms: Term
     used = accepting.uses_of(connection, [each.key.digest for each in page if each.key is not None])
     results = _judge(page, arrivals, look, used, terms)
     chosen = [index for index, result in enumerate(results) if result is None]
-    own_keys = accepting.wanted_by([arrivals[index].operation for index in chosen], terms)
+    own_keys = accepting.uses_by([arrivals[index].operation for index in chosen], terms)
     accepting.take_keys(connection, own_keys | _apps_keys([page[index] for index in chosen], terms), terms)
     # Once more, with its key in hand: it may have come just now, by a connection that was taken for dead.
     there = accepting.here(connection, [page[index].message.id for index in chosen])
@@ -44,7 +44,7 @@ def _own_key(message: Message) -> IdempotencyKey:
     return IdempotencyKey(handoff_digest(message.id), body_digest(message.body))
 
 
-def _judge(page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used: Wanted, terms: Terms) -> list[Any]:
+def _judge(page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used: Uses, terms: Terms) -> list[Any]:
     """What keeps each from being stored. Behind one that there is no room for, no other of its host goes first."""
     results: list[Any] = []
     full: dict[str, StoreFull] = {}
@@ -57,7 +57,7 @@ def _judge(page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used
     return results
 
 
-def _same_webhook(each: Moving, used: Wanted, terms: Terms) -> Duplicate | None:
+def _same_webhook(each: Moving, used: Uses, terms: Terms) -> Duplicate | None:
     if each.key is None or each.key.digest not in used:
         return None
     id, body, at = used[each.key.digest]
@@ -65,7 +65,7 @@ def _same_webhook(each: Moving, used: Wanted, terms: Terms) -> Duplicate | None:
     return Duplicate(id) if is_same and id != each.message.id else None
 
 
-def _apps_keys(chosen: Sequence[Moving], terms: Terms) -> Wanted:
+def _apps_keys(chosen: Sequence[Moving], terms: Terms) -> Uses:
     """Those that messages came with, as far as they are still alive."""
     since = terms.now - terms.rules.idempotency
     given = [(each.message.id, each.key) for each in chosen if each.key is not None]
