@@ -136,7 +136,10 @@ def _kept(attempts: list[Attempt]) -> list[Attempt]:
         check_attempt(attempt)
         if attempt.number > MOST_ATTEMPTS:
             raise ValueError("more attempts than a message can have")
-    return bounded(attempts)
+    kept = bounded(attempts)
+    for attempt in kept:
+        records.encode_attempt(attempt)  # Half a character can't be written.
+    return kept
 
 
 _READERS: dict[str, Callable[[Line], Record]] = {

@@ -25,6 +25,9 @@ Row = Sequence[Any]
 Shape = Callable[[Row, list[Attempt]], Line]
 """What a row looks like, with the attempts of its message."""
 
+_NAMED: dict[str, Callable[[Any], str]] = {"circuit": str, "key": bytes.hex}
+"""Others by their messages' ids."""
+
 
 def export_lines(connection: Connection, left_out: LeftOut) -> Iterator[bytes]:
     """The whole store, line by line; `left_out` hears of each record that is not among them."""
@@ -51,13 +54,7 @@ def _told(
             try:
                 yield shape(row, attempts.get(row[0], []))
             except (*UNREADABLE, OverflowError) as error:
-                left_out(Finding(kind, _name(kind, row[0]), str(error)))
-
-
-def _name(kind: str, key: Any) -> str:
-    if kind == "circuit":
-        return str(key)
-    return id_text(key) if kind != "key" else key.hex()
+                left_out(Finding(kind, _NAMED.get(kind, id_text)(row[0]), str(error)))
 
 
 def _attempts(connection: Connection, ids: list[MessageId], left_out: LeftOut) -> dict[MessageId, list[Attempt]]:

@@ -178,7 +178,7 @@ def repair(connection: Connection, terms: Terms) -> Repaired:
     repeated(connection, partial(_set_right, audit=audit))
     lanes = sorted({*audit.unknown, *audit.listed, *audit.late})
     for start in range(0, len(lanes), AT_ONCE):
-        repeated(connection, partial(_set_lanes_right, lanes=lanes[start : start + AT_ONCE], audit=audit, terms=terms))
+        repeated(connection, partial(_set_lanes_right, lanes=lanes[start : start + AT_ONCE], audit=audit))
     return Repaired(
         entries=len(audit.lost),
         circuits=len(audit.unknown),
@@ -196,10 +196,10 @@ def _set_right(connection: Connection, audit: Audit) -> None:
     audit.counts.write(connection, FOLDED)
 
 
-def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit, terms: Terms) -> None:
+def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit) -> None:
     """No record of a lane is written, since its owner may just write one: it is made to look instead."""
-    unknown = [new_record(lane, audit.unknown[lane], terms) for lane in lanes if lane in audit.unknown]
-    put_circuits(connection, unknown, terms)
+    unknown = [new_record(lane, audit.unknown[lane], audit.terms) for lane in lanes if lane in audit.unknown]
+    put_circuits(connection, unknown, audit.terms)
     for lane in lanes:
         if lane in audit.listed:
             connection.execute(
@@ -207,4 +207,4 @@ def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit,
                 (*audit.listed[lane][:2], lane, audit.listed[lane][2]),
             )
     late = [lane for lane in lanes if lane in audit.late]
-    connection.execute("UPDATE lanes SET wake_at = %s WHERE lane = ANY(%s::text[])", (terms.now, late))
+    connection.execute("UPDATE lanes SET wake_at = %s WHERE lane = ANY(%s::text[])", (audit.terms.now, late))

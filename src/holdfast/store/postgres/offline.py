@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from holdfast.core.errors import StoreUnusable
 from holdfast.store.fsck import Finding
@@ -17,12 +18,12 @@ from holdfast.store.repair import Repaired
 from holdfast.store.work import StoreRules
 
 
+@dataclass(frozen=True, slots=True)
 class Database:
     """One that is connected to, until its connection is closed."""
 
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        self._connection = connection
-        self._terms = terms
+    _connection: Connection
+    _terms: Terms
 
     def check(self) -> Iterator[Finding]:
         return fsck.Audit(self._connection, self._terms).run()
