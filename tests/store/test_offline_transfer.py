@@ -270,6 +270,7 @@ Change = Callable[[dict[str, Any]], object]
         lambda line: line["attempts"][0].update(number=1 << 63),
         lambda line: line["attempts"][0].update(duration=float("nan")),
         lambda line: line["attempts"][0].update(error="unheard of"),
+        lambda line: line["attempts"][0].update(detail="\ud800"),
     ],
 )
 def test_nothing_of_a_bad_line_is_stored_and_the_others_are(

@@ -280,6 +280,7 @@ Change = Callable[[dict[str, Any]], object]
         lambda line: line["place"].update(attempts=1 << 31),
         lambda line: line["place"].update(born="1969-12-31T23:59:59.000Z"),
         lambda line: line["attempts"][0].update(number=1 << 31),
+        lambda line: line["attempts"][0].update(detail="\ud800"),
     ],
 )
 def test_nothing_of_a_bad_line_is_stored_and_the_others_are(

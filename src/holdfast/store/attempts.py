@@ -52,12 +52,11 @@ def _replace(transaction: Transaction, key: bytes, value: bytes | None, *, is_th
 
 
 def rows_of(id: MessageId, attempts: list[Attempt]) -> list[tuple[Table, bytes, bytes]]:
-    """The rows of attempts that come from elsewhere."""
-    kept = history.bounded(attempts)
-    answers = {attempt.number: attempt.answer for attempt in kept if attempt.answer is not None}
+    """The rows of attempts that come from elsewhere, no more than are kept."""
+    answers = {attempt.number: attempt.answer for attempt in attempts if attempt.answer is not None}
     rows = []
-    if kept:
-        rows.append((Table.ATTEMPTS, id, records.encode_attempts([records.attempt_fields(each) for each in kept])))
+    if attempts:
+        rows.append((Table.ATTEMPTS, id, records.encode_attempts([records.attempt_fields(each) for each in attempts])))
     if answers:
         rows.append((Table.ATTEMPTS, id + ANSWERS, records.encode_answers(answers)))
     return rows

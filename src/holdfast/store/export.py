@@ -11,7 +11,8 @@ from holdfast.core.message import Standing
 from holdfast.store import lines, reads, records
 from holdfast.store.attempts import attempts_of
 from holdfast.store.fsck import NAMES, Finding, name_of
-from holdfast.store.lines import Delivered, Key, Line, Stored
+from holdfast.store.lines import Delivered, Key, Line
+from holdfast.store.moving import Moving
 from holdfast.store.sound import UNREADABLE, fault_of
 from holdfast.store.standing import place_of
 from holdfast.store.tables import Engine, Table, Transaction
@@ -65,13 +66,11 @@ def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
     reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
     if place.standing is Standing.DEAD and reason is None:
         raise CorruptRecord("it is dead, and no dead letter tells why")
-    return lines.message_line(Stored(message, place, reason, attempts_of(transaction, id)))
+    return lines.message_line(Moving(message, place, reason, attempts_of(transaction, id)))
 
 
 def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:
-    message, size, finished_at, success = records.decode_delivered(id, value)
-    attempts = attempts_of(transaction, id)
-    return lines.delivered_line(Delivered(message, size, finished_at, success, attempts))
+    return lines.delivered_line(Delivered(*records.decode_delivered(id, value), attempts_of(transaction, id)))
 
 
 def _key(transaction: Transaction, key: bytes, value: bytes) -> Line:

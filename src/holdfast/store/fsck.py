@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Standing, id_text
+from holdfast.core.message import MessageId, Standing, id_text
 from holdfast.core.room import MESSAGE_COST
 from holdfast.store import records
 from holdfast.store.keys import epochs
@@ -52,6 +52,14 @@ class Finding(NamedTuple):
     what: str
 
 
+def unreadable(kind: str, id: str, fault: object) -> Finding:
+    return Finding(kind, id, f"can't be read: {fault}")
+
+
+def delivered_still_here(id: MessageId) -> Finding:
+    return Finding("message", id_text(id), "was delivered and is still among those that are not")
+
+
 def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
     """Every fault, as it is found. Moments depend on the rules: they are those of the gateway's config."""
     for table in Table:
@@ -61,8 +69,9 @@ def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
     yield from _messages(engine, held)
     for table in (*INDEXES, *DETAILS, Table.KEYS):
         for transaction, row in walk(engine, table):
-            if not fault_of(transaction, table, *row):
-                yield from _told(table, row, stray(transaction, table, *row))
+            what = None if fault_of(transaction, table, *row) else stray(transaction, table, *row)
+            if what is not None:
+                yield Finding(NAMES[table], name_of(table, *row), what)
     yield from _finished(engine)
     yield from _summaries(engine, rules)
     if not held[UNREADABLE]:
@@ -72,7 +81,8 @@ def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
 def _unreadable(engine: Engine, table: Table) -> Iterator[Finding]:
     for transaction, row in walk(engine, table):
         fault = fault_of(transaction, table, *row)
-        yield from _told(table, row, f"can't be read: {fault}" if fault else None)
+        if fault:
+            yield unreadable(NAMES[table], name_of(table, *row), fault)
 
 
 def stray(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
@@ -83,11 +93,6 @@ def stray(transaction: Transaction, table: Table, key: bytes, value: bytes) -> s
         known = {epoch.number for epoch in epochs(transaction)}
         return None if int.from_bytes(key[:4], "big") in known else "is of an epoch that META does not know"
     return stray_detail(transaction, table, key)
-
-
-def _told(table: Table, row: tuple[bytes, bytes], what: str | None) -> Iterator[Finding]:
-    if what is not None:
-        yield Finding(NAMES[table], name_of(table, *row), what)
 
 
 def name_of(table: Table, key: bytes, value: bytes) -> str:
@@ -103,13 +108,13 @@ def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
     for transaction, (id, value) in walk(engine, Table.MESSAGES):
         fault = fault_of(transaction, Table.MESSAGES, id, value)
         if fault:
-            yield Finding("message", name_of(Table.MESSAGES, id, value), f"can't be read: {fault}")
+            yield unreadable("message", name_of(Table.MESSAGES, id, value), fault)
             held[UNREADABLE] += 1
             continue
         message, size, _ = records.decode_message(id, value)
         held[message.host] += MESSAGE_COST + size
         if transaction.get(Table.DELIVERED, id) is not None:
-            yield Finding("message", id_text(id), "was delivered and is still among those that are not")
+            yield delivered_still_here(id)
         try:
             place = place_of(transaction, message)
         except CorruptRecord:

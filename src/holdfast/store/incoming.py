@@ -1,24 +1,33 @@
-"""The lines of an export as they come in: read one by one, told of if they are bad, gathered into batches.
+"""The lines of an export as they come in: read and checked one by one, told of if they are bad, written in batches.
 
-What an engine makes of a line is its own; that a line which can't be taken is reported with its number, and that
-nothing of it is stored, holds for all.
+What an engine makes of a record is its own. That a line which can't be taken is reported with its number, that nothing
+of it is stored, and what it may say at all, holds for every engine: what one takes, the others take too.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from holdfast.core.errors import HoldfastError
-from holdfast.store import lines
-from holdfast.store.lines import Line
-from holdfast.store.sound import UNREADABLE
+from holdfast.core.handoff import MOST_ATTEMPTS
+from holdfast.core.history import bounded
+from holdfast.core.message import Attempt, Place
+from holdfast.store import lines, records
+from holdfast.store.lines import Delivered, Key, Line, Record
+from holdfast.store.moving import Moving
+from holdfast.store.port import LaneRecord
+from holdfast.store.sound import UNREADABLE, check_attempt, check_lane, check_message, check_moments
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
+MOST_RETRIES = (1 << 15) - 1
+"""What the column of a database holds."""
 
 _BAD = (*UNREADABLE, AttributeError, OverflowError, RecursionError)
+
+Piece = TypeVar("Piece")
 
 
 class NotAnExport(HoldfastError):
@@ -35,14 +44,6 @@ class Imported:
     complete: bool = False
 
 
-class Sized(Protocol):
-    @property
-    def size(self) -> int: ...
-
-
-Piece = TypeVar("Piece", bound=Sized)
-
-
 def check_header(text: bytes) -> None:
     """The first line says what the others are, and since which version of holdfast."""
     try:
@@ -56,42 +57,94 @@ def check_header(text: bytes) -> None:
         raise NotAnExport(f"the export has version {version}; this holdfast knows up to {lines.VERSION}")
 
 
-def batches(
+def take(
     source: Iterable[bytes],
-    readers: Mapping[str, Callable[[Line], Piece]],
-    done: Imported,
     bad_line: Callable[[int, str], None],
-) -> Iterator[tuple[list[Piece], int]]:
-    """The lines after the header as their kind's reader takes them, so many at a time as one transaction may hold; with
-    what they add up to in bytes.
+    encode: Callable[[Record], Piece],
+    write: Callable[[list[Piece]], "Counter[str]"],
+) -> Imported:
+    """Take the lines after the header: what `encode` makes of them `write` stores, so many at a time as one transaction
+    may hold, and tells how many of each kind were not there. `bad_line` hears of each line that could not be taken,
+    with its number.
     """
-    batch: list[Piece] = []
+    done = Imported()
+    for batch in _batches(source, bad_line, encode, done):
+        added = write([piece for _, piece in batch])
+        done.added += added
+        done.skipped += Counter(kind for kind, _ in batch) - added
+    return done
+
+
+def _batches(
+    source: Iterable[bytes], bad_line: Callable[[int, str], None], encode: Callable[[Record], Piece], done: Imported
+) -> Iterator[list[tuple[str, Piece]]]:
+    batch: list[tuple[str, Piece]] = []
     size = 0
-    for piece in _pieces(source, readers, done, bad_line):
-        batch.append(piece)
-        size += piece.size
-        if len(batch) >= BATCH or size >= BATCH_BYTES:
-            yield batch, size
-            batch, size = [], 0
-    yield batch, size
-
-
-def _pieces(
-    source: Iterable[bytes],
-    readers: Mapping[str, Callable[[Line], Piece]],
-    done: Imported,
-    bad_line: Callable[[int, str], None],
-) -> Iterator[Piece]:
     for before, text in enumerate(source, 1):
         try:
             line = json.loads(text)
             if line["kind"] == "end":
                 done.complete = line["lines"] == before
                 continue
-            piece = readers[line["kind"]](line)
+            batch.append((line["kind"], encode(_checked(line))))
         except _BAD as error:
             done.bad += 1
-            what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
-            bad_line(before + 1, what)
-        else:
-            yield piece
+            bad_line(before + 1, f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error))
+            continue
+        size += len(text)
+        if len(batch) >= BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+def _checked(line: Line) -> Record:
+    """What a line tells, if a store can hold it."""
+    match record := _READERS[line["kind"]](line):
+        case LaneRecord():
+            check_lane(record)
+            _check_names(record.key, record.host)
+        case Moving(message, place, _, attempts):
+            check_message(message, len(message.body))
+            _check_names(message.lane, message.host)
+            return record._replace(place=_plain(place), attempts=_kept(attempts))
+        case Delivered(message, size, finished_at, success, attempts):
+            check_message(message, size)
+            check_attempt(success)
+            check_moments((finished_at,))
+            return record._replace(attempts=_kept(attempts))
+        case Key():
+            check_moments((record.at,))
+    return record
+
+
+def _check_names(*names: str) -> None:
+    if any("\0" in name for name in names):
+        raise ValueError("a name with a zero byte")
+
+
+def _plain(place: Place) -> Place:
+    """With nothing but numbers where these belong."""
+    plain = records.decode_place(records.encode_place(place))
+    if plain.retry > MOST_RETRIES or plain.attempts > MOST_ATTEMPTS:
+        raise ValueError("more retries or attempts than a message can have")
+    return plain
+
+
+def _kept(attempts: list[Attempt]) -> list[Attempt]:
+    for attempt in attempts:
+        check_attempt(attempt)
+        if attempt.number > MOST_ATTEMPTS:
+            raise ValueError("more attempts than a message can have")
+    kept = bounded(attempts)
+    for attempt in kept:
+        records.encode_attempt(attempt)  # Half a character can't be written.
+    return kept
+
+
+_READERS: dict[str, Callable[[Line], Record]] = {
+    "circuit": lines.read_circuit,
+    "message": lines.read_message,
+    "delivered": lines.read_delivered,
+    "key": lines.read_key,
+}

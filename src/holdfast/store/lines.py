@@ -31,6 +31,7 @@ from holdfast.core.message import (
     parse_id,
 )
 from holdfast.core.times import rfc3339
+from holdfast.store.moving import Moving
 from holdfast.store.port import LaneRecord
 
 VERSION = 2
@@ -40,15 +41,6 @@ Line = dict[str, Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-
-
-class Stored(NamedTuple):
-    """A message that was not delivered, as it is kept: `reason` is that of a dead one."""
-
-    message: Message
-    place: Place
-    reason: DeadReason | None
-    attempts: list[Attempt]
 
 
 class Delivered(NamedTuple):
@@ -66,6 +58,10 @@ class Key(NamedTuple):
     body: bytes
     id: MessageId
     at: int
+
+
+Record = LaneRecord | Moving | Delivered | Key
+"""What a line tells."""
 
 
 # -- out -------------------------------------------------------------------------------------------------------------
@@ -96,8 +92,8 @@ def circuit_line(record: LaneRecord) -> Line:
     }
 
 
-def message_line(stored: Stored) -> Line:
-    message, place, reason, attempts = stored
+def message_line(stored: Moving) -> Line:
+    message, place, reason, attempts, _ = stored
     dead = place.standing is Standing.DEAD
     return {
         "kind": "message",
@@ -204,7 +200,7 @@ def read_circuit(line: Line) -> LaneRecord:
     return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, answers)
 
 
-def read_message(line: Line) -> Stored:
+def read_message(line: Line) -> Moving:
     headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in line["headers"])
     place = line["place"]
     standing = Standing(place["state"])
@@ -213,7 +209,7 @@ def read_message(line: Line) -> Stored:
     reason = DeadReason(place["reason"]) if standing is Standing.DEAD else None
     if (due == 0) != (standing in (Standing.ACTIVE, Standing.WAITING)):
         raise ValueError(f"{standing} without the moment that belongs to it")
-    return Stored(
+    return Moving(
         _read_head(line, headers, _bytes(line["body"])),
         Place(standing, _ms(place["born"]), due, place["retry"], place["attempts"], _flag(place["held"])),
         reason,

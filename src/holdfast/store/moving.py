@@ -24,13 +24,15 @@ class KeyUse(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """A message that was not delivered, with all that is known of it; `reason` is that of a dead one."""
+    """A message that was not delivered, with all that is known of it; `reason` is that of a dead one. Exports tell of
+    keys by themselves.
+    """
 
     message: Message
     place: Place
     reason: DeadReason | None
     attempts: list[Attempt]
-    key: KeyUse | None
+    key: KeyUse | None = None
 
 
 class Source(Protocol):

@@ -80,7 +80,7 @@ class OfflineStore:
         return export_lines(self._engine, left_out)
 
     def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
-        return Import(self._engine, self._rules, self._rules.run, bad_line).run(lines)
+        return Import(self._engine, self._rules, self._rules.run).run(lines, bad_line)
 
     @property
     def left(self) -> int:

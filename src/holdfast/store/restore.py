@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import Attempt, MessageId, Standing
-from holdfast.store import keys, lines, records
+from holdfast.core.message import MessageId, Standing
+from holdfast.store import incoming, keys, records
 from holdfast.store.attempts import rows_of
-from holdfast.store.incoming import Imported, batches
+from holdfast.store.incoming import Imported
 from holdfast.store.keys import Use
-from holdfast.store.lines import Line
+from holdfast.store.lines import Delivered, Key, Record
+from holdfast.store.moving import Moving
+from holdfast.store.port import LaneRecord
 from holdfast.store.records import lane_key, numbered, stamp
 from holdfast.store.room import RoomKeeper, claim_of
-from holdfast.store.sound import check_attempt, check_lane, check_message, check_moments
 from holdfast.store.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.summaries import summarise
 from holdfast.store.tables import Engine, Table, Transaction
@@ -57,27 +58,21 @@ class Piece:
 
 
 class Import:
-    """One import. `bad_line` hears of each line that could not be taken, with its number."""
+    """One import."""
 
-    def __init__(self, engine: Engine, rules: StoreRules, now: int, bad_line: Callable[[int, str], None]) -> None:
+    def __init__(self, engine: Engine, rules: StoreRules, now: int) -> None:
         self._engine = engine
         self._rules = rules
         self._now = now
-        self._bad_line = bad_line
         self._room = RoomKeeper(rules.host_share, engine.room)
-        self.done = Imported()
 
-    def run(self, source: Iterable[bytes]) -> Imported:
-        """Take the lines after the header."""
-        for batch, size in batches(source, _READERS, self.done, self._bad_line):
-            self._write(batch, size)
-        return self.done
+    def run(self, source: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        return incoming.take(source, bad_line, _encoded, self._write)
 
-    def _write(self, batch: list[Piece], size: int) -> None:
-        """One transaction. Counted only when it is on disk."""
+    def _write(self, batch: list[Piece]) -> "Counter[str]":
+        """One transaction."""
         added: Counter[str] = Counter()
-        skipped: Counter[str] = Counter()
-        claim = claim_of(sum(piece.holds is not None for piece in batch), size)
+        claim = claim_of(sum(piece.holds is not None for piece in batch), sum(piece.size for piece in batch))
         self._engine.extend(claim)
         with (writing := self._engine.write()) as transaction:
             work = Work(transaction, Group([], [], {}, claim, self._now, bytes(16)), self._rules, self._room)
@@ -86,12 +81,10 @@ class Import:
                 raise StoreFull("the store is full; raise store.max_size and import the same file again")
             finished: list[tuple[int, MessageId]] = []
             for piece in batch:
-                if piece.is_known(transaction):
-                    skipped[piece.kind] += 1
-                    continue
-                added[piece.kind] += 1
-                _add(work, piece)
-                finished += [piece.finished] if piece.finished else []
+                if not piece.is_known(transaction):
+                    added[piece.kind] += 1
+                    _add(work, piece)
+                    finished += [piece.finished] if piece.finished else []
             if finished:
                 # One entry a batch, as the ledger does; it is swept when the last of them is due.
                 key = stamp(max(moment for moment, _ in finished), finished[0][1])
@@ -101,8 +94,7 @@ class Import:
             self._room.finish(transaction)
             writing.commit()
         self._room.committed()
-        self.done.added += added
-        self.done.skipped += skipped
+        return added
 
 
 def _add(work: Work, piece: Piece) -> None:
@@ -118,59 +110,35 @@ def _add(work: Work, piece: Piece) -> None:
         work.touched.add(piece.lane)
 
 
-def _circuit(line: Line) -> Piece:
-    record = lines.read_circuit(line)
-    check_lane(record)
-    key = lane_key(record.key)
-    return Piece("circuit", [(Table.LANES, key)], [(Table.LANES, key, records.encode_lane(record))], lane=record.key)
+def _encoded(record: Record) -> Piece:
+    match record:
+        case LaneRecord():
+            row = Table.LANES, lane_key(record.key), records.encode_lane(record)
+            return Piece("circuit", [row[:2]], [row], lane=record.key)
+        case Moving():
+            return _message(record)
+        case Delivered(message, size, finished_at, success, attempts):
+            encoded = records.encode_delivered(message, success, finished_at, size)
+            rows = [(Table.DELIVERED, message.id, encoded), *rows_of(message.id, attempts)]
+            return Piece("delivered", _known(message.id), rows, finished=(finished_at, message.id))
+        case Key(digest, body, id, at):
+            return Piece("key", [], [], use=(digest, Use(id, body, at)))
 
 
-def _message(line: Line) -> Piece:
-    message, place, reason, attempts = lines.read_message(line)
-    check_message(message, len(message.body))
+def _message(stored: Moving) -> Piece:
+    message, place, reason, attempts, _ = stored
     record, pieces = records.encode_message(message)
     rows = [
         (Table.MESSAGES, message.id, record),
         *((Table.BODIES, numbered(message.id, number), piece) for number, piece in enumerate(pieces)),
-        *_attempt_rows(message.id, attempts),
+        *rows_of(message.id, attempts),
         *(seats_of(message, place, reason) if reason else seats_of(message, place)),
     ]
-    encoded_place = records.encode_place(place)
     if attempts or not is_told_by_default(message, place):
-        rows.append((Table.PLACES, message.id, encoded_place))
+        rows.append((Table.PLACES, message.id, records.encode_place(place)))
     waits = place.standing is not Standing.DEAD
     return Piece("message", _known(message.id), rows, message.host, message.lane, len(message.body), waits)
 
 
-def _delivered(line: Line) -> Piece:
-    message, size, finished_at, success, attempts = lines.read_delivered(line)
-    check_message(message, size)
-    check_attempt(success)
-    check_moments((finished_at,))
-    record = records.encode_delivered(message, success, finished_at, size)
-    rows = [(Table.DELIVERED, message.id, record), *_attempt_rows(message.id, attempts)]
-    return Piece("delivered", _known(message.id), rows, finished=(finished_at, message.id))
-
-
-def _key(line: Line) -> Piece:
-    digest, body, id, at = lines.read_key(line)
-    check_moments((at,))
-    return Piece("key", [], [], use=(digest, Use(id, body, at)))
-
-
 def _known(id: MessageId) -> list[tuple[Table, bytes]]:
     return [(Table.MESSAGES, id), (Table.DELIVERED, id)]
-
-
-def _attempt_rows(id: MessageId, attempts: list[Attempt]) -> list[Seat]:
-    for attempt in attempts:
-        check_attempt(attempt)
-    return rows_of(id, attempts)
-
-
-_READERS: dict[str, Callable[[Line], Piece]] = {
-    "circuit": _circuit,
-    "message": _message,
-    "delivered": _delivered,
-    "key": _key,
-}

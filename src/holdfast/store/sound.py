@@ -64,6 +64,15 @@ def check_message(message: Message, size: Any) -> None:
         _check(part, bytes)
 
 
+def delivered_of(id: MessageId, value: bytes) -> tuple[Message, int, int, Attempt]:
+    """As records.decode_delivered gives it, checked."""
+    message, size, finished_at, attempt = records.decode_delivered(id, value)
+    check_message(message, size)
+    check_attempt(attempt)
+    check_moments((finished_at,))
+    return message, size, finished_at, attempt
+
+
 def check_attempt(attempt: Attempt) -> None:
     check_moments((attempt.number, attempt.at, attempt.duration))
     for text in (attempt.address, attempt.detail):
@@ -87,6 +96,15 @@ def answers_of(value: bytes) -> dict[int, bytes]:
         _check_count(number)
         _check(answer, bytes)
     return answers
+
+
+def lane_of(key: bytes, value: bytes) -> LaneRecord:
+    """The record of a lane, checked."""
+    record = records.decode_lane(value)
+    check_lane(record)
+    if records.lane_key(record.key) != key:
+        raise CorruptRecord(f"the record is that of {record.key}")
+    return record
 
 
 def check_lane(record: LaneRecord) -> None:
@@ -215,10 +233,7 @@ def _attempt(transaction: Transaction, key: bytes, value: bytes) -> None:
 
 def _delivered(transaction: Transaction, key: bytes, value: bytes) -> None:
     _check_length(key, ID, "an id")
-    message, size, finished_at, attempt = records.decode_delivered(key, value)
-    check_message(message, size)
-    check_attempt(attempt)
-    check_moments((finished_at,))
+    delivered_of(key, value)
 
 
 def _finished(transaction: Transaction, key: bytes, value: bytes) -> None:
@@ -233,10 +248,7 @@ def _dead(transaction: Transaction, key: bytes, value: bytes) -> None:
 
 
 def _lane(transaction: Transaction, key: bytes, value: bytes) -> None:
-    record = records.decode_lane(value)
-    check_lane(record)
-    if records.lane_key(record.key) != key:
-        raise CorruptRecord(f"the record is that of {record.key}")
+    lane_of(key, value)
 
 
 def _key(transaction: Transaction, key: bytes, value: bytes) -> None:

@@ -5,38 +5,43 @@ shard to decide, which is told by a notification, or by hand where it is this re
 delivery writes, and needs no fence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import Message, MessageId, Place, Standing
+from holdfast.core.message import Attempt, Message, MessageId, Place, Standing
 from holdfast.core.ownership import shard_of
 from holdfast.core.place import first_place
 from holdfast.core.room import WATERMARK, cost_of, refusal
+from holdfast.store.moving import Moving
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.arrivals import NOTIFY, notifications, parted
 from holdfast.store.postgres.connection import Connection, Cursor, Line, beginning, commit_along
+from holdfast.store.postgres.outcomes import columns, insert_attempts
 from holdfast.store.postgres.rows import ACTIVE, NUMBERS
 from holdfast.store.postgres.statements import Statement
 from holdfast.store.postgres.terms import Terms
 
-Uses = dict[bytes, tuple[MessageId, bytes]]
-"""What each key's digest was used for: the message, and its body's digest."""
-
-Wanted = dict[bytes, tuple[MessageId, bytes, int]]
-"""What keys are to be used for, and when they were."""
+Use = tuple[MessageId, bytes, int]
+"""What a key is used for: the message, its body's digest, and when."""
+Uses = dict[bytes, Use]
+"""By the keys' digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message with what was encoded for it on the loop."""
+    """A message with what was encoded for it on the loop. One from elsewhere may have been tried, and be dead of the
+    `reason` with that number.
+    """
 
     operation: Accept
     record: bytes
     body: bytes | None
+    reason: int | None = None
+    attempts: Sequence[Attempt] = ()
 
     @property
     def message(self) -> Message:
@@ -45,6 +50,11 @@ class Arrival:
     @property
     def place(self) -> Place:
         return place_of(self.operation)
+
+
+def from_elsewhere(stored: Moving, key: IdempotencyKey | None = None) -> Arrival:
+    operation = Accept(stored.message, key, stored.place)
+    return Arrival(operation, *rows.encode(stored.message), rows.number_of(stored.reason), stored.attempts)
 
 
 def place_of(operation: Accept) -> Place:
@@ -74,7 +84,7 @@ async def accept(
 ) -> tuple[list[Any], list[MessageId]]:
     """Results as the port has them; and what had arrived before in those own shards that get something."""
     if not _need_a_look(arrivals, room, terms):
-        found = await line.carry_out(INSERT, _values(arrivals, [None] * len(arrivals), terms), within=within)
+        found = await line.carry_out(INSERT, _values(arrivals, terms), within=within)
         room.used += sum(cost_of(arrival.message) for arrival in arrivals)
         return [Accepted(active=True)] * len(arrivals), parted(found[0][0])
     return await line.run(partial(_look_and_accept, arrivals=arrivals, room=room, terms=terms), within=within)
@@ -93,7 +103,7 @@ def _look_and_accept(
     look = Look(connection, arrivals, room, terms)
     results: list[Any] = [look.judge(arrival) for arrival in arrivals]
     chosen = [index for index, result in enumerate(results) if result is None]
-    taken = take_keys(connection, _wanted([arrivals[index].operation for index in chosen], terms), terms)
+    taken = take_keys(connection, uses_by([arrivals[index].operation for index in chosen], terms), terms)
     for index, arrival in enumerate(arrivals):
         key = arrival.operation.key
         if key is None or key.digest not in taken or isinstance(results[index], StoreFull):
@@ -103,7 +113,7 @@ def _look_and_accept(
             results[index] = _answer(taken[key.digest], key)
     stored = [index for index in chosen if results[index] is None]
     with connection.pipeline():
-        arrived = insert(connection, [arrivals[index] for index in stored], [None] * len(stored), terms)
+        arrived = insert(connection, [arrivals[index] for index in stored], terms)
         commit_along(connection)
     for index in stored:
         results[index] = Accepted(active=True)
@@ -126,7 +136,7 @@ class Look:
         with beginning(connection):
             uses = connection.execute(USES, ([key.digest for key in keys],)) if keys else None
             here = connection.execute(HERE, (moved, moved)) if moved else None
-        self._used = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
+        self._used: Uses = {row[0]: row[1:] for row in uses.fetchall()} if uses else {}
         self._here = {row[0] for row in here.fetchall()} if here else set()
         if self._is_close:
             hosts = {arrival.message.host for arrival in arrivals}
@@ -147,17 +157,17 @@ class Look:
         if refusal is not None:
             return refusal
         if key is not None:
-            self._uses[key.digest] = message.id, key.body
+            self._uses[key.digest] = message.id, key.body, used_at(operation, self._terms)
         cost = cost_of(message)
         self.added += cost
         self._held[message.host] = self._held.get(message.host, 0) + cost
         return None
 
-    def _earlier(self, operation: Accept, key: IdempotencyKey) -> tuple[MessageId, bytes] | None:
+    def _earlier(self, operation: Accept, key: IdempotencyKey) -> Use | None:
         if key.digest in self._uses:
             return self._uses[key.digest]
-        id, body, used = self._used.get(key.digest, (b"", b"", 0))
-        return (id, body) if used > used_at(operation, self._terms) - self._terms.rules.idempotency else None
+        use = self._used.get(key.digest, (b"", b"", 0))
+        return use if use[2] > used_at(operation, self._terms) - self._terms.rules.idempotency else None
 
     def _refusal(self, message: Message) -> StoreFull | None:
         if not self._is_close:
@@ -172,11 +182,11 @@ def used_at(operation: Accept, terms: Terms) -> int:
     return operation.message.accepted_at if operation.place is None else terms.now
 
 
-def _answer(use: tuple[MessageId, bytes], key: IdempotencyKey) -> Duplicate | Conflict:
+def _answer(use: Use, key: IdempotencyKey) -> Duplicate | Conflict:
     return Duplicate(use[0]) if use[1] == key.body else Conflict()
 
 
-def _wanted(operations: Sequence[Accept], terms: Terms) -> Wanted:
+def uses_by(operations: Sequence[Accept], terms: Terms) -> Uses:
     return {
         operation.key.digest: (operation.message.id, operation.key.body, used_at(operation, terms))
         for operation in operations
@@ -184,45 +194,49 @@ def _wanted(operations: Sequence[Accept], terms: Terms) -> Wanted:
     }
 
 
-def take_keys(connection: Connection, wanted: Wanted, terms: Terms) -> Uses:
+def take_keys(connection: Connection, wanted: Uses, terms: Terms) -> Uses:
     """Remember the keys of messages that are to be stored. Another replica may be faster with one: whoever comes second
     waits for the first one's commit, and gets its answer. Returns who has each.
     """
+    taken = put_keys(connection, wanted, terms)
+    return taken if len(taken) == len(wanted) else uses_of(connection, wanted)
+
+
+def put_keys(connection: Connection, wanted: Uses, terms: Terms) -> Uses:
+    """Add keys, and replace those whose time was over when they were used again. Returns which."""
     if not wanted:
         return {}
-    digests = sorted(wanted)
-    uses = [wanted[digest] for digest in digests]
-    found = connection.execute(
+    put = connection.execute(
         """INSERT INTO keys AS k (digest, id, body, used)
         SELECT * FROM unnest(%s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
         ON CONFLICT (digest) DO UPDATE SET id = excluded.id, body = excluded.body, used = excluded.used
-        WHERE k.used <= excluded.used - %s::bigint RETURNING digest, id, body""",
-        (
-            digests,
-            [id for id, _, _ in uses],
-            [body for _, body, _ in uses],
-            [used for _, _, used in uses],
-            terms.rules.idempotency,
-        ),
-    ).fetchall()
-    if len(found) < len(digests):
-        found = [row[:3] for row in connection.execute(USES, (digests,)).fetchall()]
-    return {digest: (id, body) for digest, id, body in found}
+        WHERE k.used <= excluded.used - %s::bigint RETURNING digest, id, body, used""",
+        (*columns([(digest, *use) for digest, use in sorted(wanted.items())]), terms.rules.idempotency),
+    )
+    return {row[0]: row[1:] for row in put.fetchall()}
 
 
-def insert(
-    connection: Connection,
-    arrivals: Sequence[Arrival],
-    reasons: Sequence[int | None],
-    terms: Terms,
-) -> Cursor | None:
-    """Insert messages and tell the owners of their shards. `reasons` are the numbers of those that dead ones died of.
-    Returns the answer of INSERT, which is not waited for as a part of a pipeline.
+def uses_of(connection: Connection, digests: Collection[bytes]) -> Uses:
+    """What keys are used for here."""
+    found = connection.execute(USES, (list(digests),)).fetchall() if digests else []
+    return {row[0]: row[1:] for row in found}
+
+
+def here(connection: Connection, ids: Collection[MessageId]) -> set[MessageId]:
+    """Those of some messages that are here, waiting, dead or delivered."""
+    found = connection.execute(HERE, (list(ids), list(ids))).fetchall() if ids else []
+    return {id for (id,) in found}
+
+
+def insert(connection: Connection, arrivals: Sequence[Arrival], terms: Terms) -> Cursor | None:
+    """Insert messages with their attempts, and tell the owners of their shards. Returns the answer of INSERT, which is
+    not waited for as a part of a pipeline.
     """
-    return connection.execute(INSERT.text, _values(arrivals, reasons, terms)) if arrivals else None
+    insert_attempts(connection, [(each.message.id, attempt) for each in arrivals for attempt in each.attempts])
+    return connection.execute(INSERT.text, _values(arrivals, terms)) if arrivals else None
 
 
-def _values(arrivals: Sequence[Arrival], reasons: Sequence[int | None], terms: Terms) -> dict[str, Any]:
+def _values(arrivals: Sequence[Arrival], terms: Terms) -> dict[str, Any]:
     counts = shares.Counts()
     places = [arrival.place for arrival in arrivals]
     standings = [NUMBERS[place.standing] for place in places]
@@ -240,7 +254,7 @@ def _values(arrivals: Sequence[Arrival], reasons: Sequence[int | None], terms: T
         "retries": [place.retry for place in places],
         "attempts": [place.attempts for place in places],
         "held": [place.held for place in places],
-        "reasons": list(reasons),
+        "reasons": [arrival.reason for arrival in arrivals],
         "sizes": [len(message.body) for message in messages],
         "shards": shards,
         "records": [arrival.record for arrival in arrivals],

@@ -6,6 +6,7 @@ and the statements say what they want.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from struct import pack
 from typing import Any
 
@@ -45,36 +46,36 @@ def _array(element: int, items: Sequence[Any]) -> bytes:
     return pack("!iiIii", 1, None in items, element, len(items), 1)
 
 
+_ENCODERS: dict[str, tuple[int, Callable[[Sequence[Any]], bytes]]] = {
+    "boolean": (_BOOL, partial(_of_numbers, "?", 1)),
+    "bytea": (_BYTEA, _of_bytes),
+    "bigint": (_INT8, partial(_of_numbers, "q", 8)),
+    "integer": (_INT4, partial(_of_numbers, "i", 4)),
+    "smallint": (_INT2, partial(_of_numbers, "h", 2)),
+    "text": (_TEXT, _of_texts),
+}
+_KINDS = {bool: (1000, "boolean"), int: (1016, "bigint"), bytes: (1001, "bytea"), str: (1009, "text")}
+"""What the driver takes lists of such items for: the number of the array's type, and the name of the items'."""
+
+
+def encode(kind: str, value: Any) -> bytes:
+    """A list as an array of the server's, or a number as a bigint, by the name of its type."""
+    if kind == "bigint":
+        return pack("!q", value)
+    element, items = _ENCODERS[kind.removesuffix("[]")]
+    return _array(element, value) + items(value)
+
+
 class _Array(Dumper):
     format = Format.BINARY
-    element: int
-    items: Callable[[Sequence[Any]], bytes]
+
+    def __init__(self, cls: type, oid: int, kind: str) -> None:
+        super().__init__(cls)
+        self.oid = oid
+        self._kind = f"{kind}[]"
 
     def dump(self, obj: list[Any]) -> Buffer:
-        return _array(self.element, obj) + self.items(obj)
-
-
-class _Booleans(_Array):
-    oid, element = 1000, _BOOL
-    items = staticmethod(lambda items: _of_numbers("?", 1, items))
-
-
-class _Integers(_Array):
-    oid, element = 1016, _INT8
-    items = staticmethod(lambda items: _of_numbers("q", 8, items))
-
-
-class _ByteStrings(_Array):
-    oid, element = 1001, _BYTEA
-    items = staticmethod(_of_bytes)
-
-
-class _Texts(_Array):
-    oid, element = 1009, _TEXT
-    items = staticmethod(_of_texts)
-
-
-_KINDS: dict[type, type[_Array]] = {bool: _Booleans, int: _Integers, bytes: _ByteStrings, str: _Texts}
+        return encode(self._kind, obj)
 
 
 class _Lists(Dumper):
@@ -86,7 +87,7 @@ class _Lists(Dumper):
 
     def upgrade(self, obj: list[Any], format: PyFormat) -> Dumper:
         kind = _kind_of(obj)
-        return self if kind is None else _KINDS[kind](self.cls)
+        return self if kind is None else _Array(self.cls, *_KINDS[kind])
 
     def dump(self, obj: list[None]) -> Buffer:
         return b"{%s}" % b",".join([b"NULL"] * len(obj))
@@ -94,24 +95,6 @@ class _Lists(Dumper):
 
 def _kind_of(items: list[Any]) -> type | None:
     return next((type(item) for item in items if item is not None), None)
-
-
-_ENCODERS: dict[str, tuple[int, Callable[[Sequence[Any]], bytes]]] = {
-    "boolean": (_BOOL, _Booleans.items),
-    "bytea": (_BYTEA, _of_bytes),
-    "bigint": (_INT8, _Integers.items),
-    "integer": (_INT4, lambda items: _of_numbers("i", 4, items)),
-    "smallint": (_INT2, lambda items: _of_numbers("h", 2, items)),
-    "text": (_TEXT, _of_texts),
-}
-
-
-def encode(kind: str, value: Any) -> bytes:
-    """A list as an array of the server's, or a number as a bigint, by the name of its type."""
-    if kind == "bigint":
-        return pack("!q", value)
-    element, items = _ENCODERS[kind.removesuffix("[]")]
-    return _array(element, value) + items(value)
 
 
 def register(connection: psycopg.Connection[Any]) -> None:

@@ -3,24 +3,30 @@
 A message that a replica is just sending is among them as one that waits. What can't be read is left out and told.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, MessageId, id_text
 from holdfast.store import lines, records
 from holdfast.store.export import framed
 from holdfast.store.fsck import Finding
-from holdfast.store.lines import Delivered, Key, Line, Stored
+from holdfast.store.lines import Delivered, Key, Line
+from holdfast.store.moving import Moving
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import DEAD
 from holdfast.store.postgres.stories import Faults, attempts_of, reason_of
 from holdfast.store.postgres.walking import pages, snapshot
-from holdfast.store.sound import ID, UNREADABLE, check_lane, check_message, check_moments
+from holdfast.store.sound import ID, UNREADABLE, check_message, delivered_of, lane_of
 
 LeftOut = Callable[[Finding], None]
 Row = Sequence[Any]
+Shape = Callable[[Row, list[Attempt]], Line]
+"""What a row looks like, with the attempts of its message."""
+
+_NAMED: dict[str, Callable[[Any], str]] = {"circuit": str, "key": bytes.hex}
+"""Others by their messages' ids."""
 
 
 def export_lines(connection: Connection, left_out: LeftOut) -> Iterator[bytes]:
@@ -30,81 +36,52 @@ def export_lines(connection: Connection, left_out: LeftOut) -> Iterator[bytes]:
 
 
 def _lines(connection: Connection, left_out: LeftOut) -> Iterator[Line]:
-    for kind, (query, first, has_attempts, line) in _SHAPES.items():
-        for page in pages(connection, query, (first,)):
-            attempts = _attempts(connection, [row[0] for row in page], left_out) if has_attempts else {}
-            for row in page:
-                try:
-                    yield line(connection, row, attempts.get(row[0], []))
-                except (*UNREADABLE, OverflowError) as error:
-                    left_out(Finding(kind, _name(kind, row[0]), str(error)))
+    tell = partial(_told, connection, left_out)
+    yield from tell("circuit", "SELECT lane, record FROM lanes", {"lane": ""}, _circuit)
+    messages = f"SELECT id, {rows.PLACE}, reason, record, body IS NOT NULL FROM messages"
+    yield from tell("message", messages, {"id": b""}, partial(_message, connection))
+    yield from tell("delivered", "SELECT id, record FROM delivered", {"id": b""}, _delivered)
+    yield from tell("key", "SELECT digest, body, id, used FROM keys", {"digest": b""}, _key)
 
 
-def _name(kind: str, key: Any) -> str:
-    if kind == "circuit":
-        return str(key)
-    return id_text(key) if kind != "key" else key.hex()
+def _told(
+    connection: Connection, left_out: LeftOut, kind: str, query: str, first: Mapping[str, Any], shape: Shape
+) -> Iterator[Line]:
+    for page in pages(connection, query, first):
+        tried = [row[0] for row in page] if kind in ("message", "delivered") else []
+        attempts = _attempts(connection, tried, left_out)
+        for row in page:
+            try:
+                yield shape(row, attempts.get(row[0], []))
+            except (*UNREADABLE, OverflowError) as error:
+                left_out(Finding(kind, _NAMED.get(kind, id_text)(row[0]), str(error)))
 
 
 def _attempts(connection: Connection, ids: list[MessageId], left_out: LeftOut) -> dict[MessageId, list[Attempt]]:
     faults: Faults = []
-    found = attempts_of(connection, ids, faults)
+    found = attempts_of(connection, ids, faults) if ids else {}
     for _, key, what in faults:
         left_out(Finding("attempt", id_text(bytes.fromhex(key)[:ID]), what))
     return found
 
 
-def _circuit(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
-    key, stored = row
-    record = records.decode_lane(stored)
-    check_lane(record)
-    if record.key != key:
-        raise CorruptRecord(f"the record is that of {record.key}")
-    return lines.circuit_line(record)
+def _circuit(row: Row, attempts: list[Attempt]) -> Line:
+    return lines.circuit_line(lane_of(records.lane_key(row[0]), row[1]))
 
 
 def _message(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
     """Larger bodies one at a time: a page of them may be more than fits into memory."""
     id, standing, born, due, *columns, reason, record, apart = row
-    body = rows.one(connection.execute("SELECT body FROM messages WHERE id = %s", (id,)).fetchone()) if apart else b""
+    body = connection.execute("SELECT body FROM messages WHERE id = %s", (id,)).fetchall()[0][0] if apart else b""
     message, size = rows.message(id, record, body)
     check_message(message, size)
     place = rows.place(rows.counted_as(standing, due), born, due, *columns)
-    why = reason_of(reason) if standing == DEAD else None
-    return lines.message_line(Stored(message, place, why, attempts))
+    return lines.message_line(Moving(message, place, reason_of(reason) if standing == DEAD else None, attempts))
 
 
-def _delivered(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
-    message, size, finished_at, success = records.decode_delivered(*row)
-    check_message(message, size)
-    check_moments((finished_at,))
-    return lines.delivered_line(Delivered(message, size, finished_at, success, attempts))
+def _delivered(row: Row, attempts: list[Attempt]) -> Line:
+    return lines.delivered_line(Delivered(*delivered_of(*row), attempts))
 
 
-def _key(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
+def _key(row: Row, attempts: list[Attempt]) -> Line:
     return lines.key_line(Key(*row))
-
-
-class _Shape(NamedTuple):
-    """A table: what is asked of it, before its first key, whether attempts belong to its rows, and how one looks."""
-
-    query: str
-    first: str | bytes
-    has_attempts: bool
-    line: Callable[[Connection, Row, list[Attempt]], Line]
-
-
-_SHAPES = {
-    "circuit": _Shape("SELECT lane, record FROM lanes WHERE lane > %s ORDER BY lane LIMIT %s", "", False, _circuit),
-    "message": _Shape(
-        f"""SELECT id, {rows.PLACE}, reason, record, body IS NOT NULL FROM messages WHERE id > %s
-        ORDER BY id LIMIT %s""",
-        b"",
-        True,
-        _message,
-    ),
-    "delivered": _Shape("SELECT id, record FROM delivered WHERE id > %s ORDER BY id LIMIT %s", b"", True, _delivered),
-    "key": _Shape(
-        "SELECT digest, body, id, used FROM keys WHERE digest > %s ORDER BY digest LIMIT %s", b"", False, _key
-    ),
-}

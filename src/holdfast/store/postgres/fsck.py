@@ -9,7 +9,9 @@ by having the lanes' owners look at them now. Records that can't be read are tol
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from holdfast.core.errors import CorruptRecord
@@ -17,7 +19,7 @@ from holdfast.core.lane import wake_at
 from holdfast.core.message import Message, MessageId, id_text
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
-from holdfast.store.fsck import Finding
+from holdfast.store.fsck import Finding, delivered_still_here, unreadable
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import ownership, rows
 from holdfast.store.postgres.connection import Connection
@@ -28,7 +30,7 @@ from holdfast.store.postgres.stories import reason_of
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.postgres.walking import pages, repeated, snapshot
 from holdfast.store.repair import Repaired
-from holdfast.store.sound import ID, UNREADABLE, check_attempt, check_lane, check_message
+from holdfast.store.sound import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 
 SOON = 10_000
 """Milliseconds: a moment this near is as good as now, by whichever replica's clock."""
@@ -37,48 +39,42 @@ AT_ONCE = 100
 
 _MESSAGES = """SELECT m.id, m.lane, m.standing, m.due, m.shard, m.size, m.reason, m.record,
     coalesce(octet_length(m.body), 0), l.host, d.id IS NOT NULL
-    FROM messages m LEFT JOIN lanes l ON l.lane = m.lane LEFT JOIN delivered d ON d.id = m.id
-    WHERE m.id > %s ORDER BY m.id LIMIT %s"""
-_LANES = """SELECT lane, host, shard, state, record, wake_at FROM lanes WHERE lane > %s ORDER BY lane LIMIT %s"""
+    FROM messages m LEFT JOIN lanes l ON l.lane = m.lane LEFT JOIN delivered d ON d.id = m.id"""
 _ATTEMPTS = """SELECT a.id, a.number, a.record, a.answer, m.id IS NULL AND d.id IS NULL
-    FROM attempts a LEFT JOIN messages m ON m.id = a.id LEFT JOIN delivered d ON d.id = a.id
-    WHERE (a.id, a.number) > (%s, %s) ORDER BY a.id, a.number LIMIT %s"""
-_DELIVERED = "SELECT id, record FROM delivered WHERE id > %s ORDER BY id LIMIT %s"
-_KEYS = "SELECT digest, body, id FROM keys WHERE digest > %s ORDER BY digest LIMIT %s"
+    FROM attempts a LEFT JOIN messages m ON m.id = a.id LEFT JOIN delivered d ON d.id = a.id"""
 
 
+@dataclass(slots=True)
 class Audit:
     """One look at everything. Faults are told as they are found; what can be mended is kept."""
 
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        self._connection = connection
-        self._rules = terms.rules
-        self._soon = terms.now
-        self.counts = Counts()
-        self.lost: dict[MessageId, int] = {}
-        self.unknown: dict[str, str] = {}
-        self.late: set[str] = set()
-        self.listed: dict[str, tuple[int, int, bytes]] = {}
+    connection: Connection
+    terms: Terms
+    counts: Counts = field(default_factory=Counts)
+    lost: dict[MessageId, int] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    listed: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
 
     def run(self) -> Iterator[Finding]:
-        self._soon = ownership.fleet_time(self._connection) + SOON
-        with snapshot(self._connection):
-            for query, first, check in (
-                (_MESSAGES, (b"",), self._message),
-                (_ATTEMPTS, (b"", 0), _attempt),
-                (_DELIVERED, (b"",), _delivered),
-                (_KEYS, (b"",), _key),
+        soon = ownership.fleet_time(self.connection) + SOON
+        walk = partial(pages, self.connection)
+        with snapshot(self.connection):
+            for table, check in (
+                (walk(_MESSAGES, {"m.id": b""}), self._message),
+                (walk(_ATTEMPTS, {"a.id": b"", "a.number": 0}), _attempt),
+                (walk("SELECT id, record FROM delivered", {"id": b""}), _delivered),
+                (walk("SELECT digest, body, id FROM keys", {"digest": b""}), _key),
             ):
-                for page in pages(self._connection, query, first):
-                    for row in page:
-                        yield from check(row)
+                for row in chain.from_iterable(table):
+                    yield from check(*row)
             yield from self._counters()
             for lane, host in self.unknown.items():
                 yield Finding("circuit", lane, f"has no record, and messages to {host} wait in it")
-            for page in pages(self._connection, _LANES, ("",)):
-                yield from self._lanes(page)
+            for page in walk("SELECT lane, host, shard, state, record, wake_at FROM lanes", {"lane": ""}):
+                yield from self._lanes(page, soon)
 
-    def _message(self, row: Sequence[Any]) -> Iterator[Finding]:
+    def _message(self, *row: Any) -> Iterator[Finding]:
         id, lane, standing, due, shard, size, reason, record, length, known_host, is_delivered = row
         host = known_host or lane
         try:
@@ -87,10 +83,10 @@ class Audit:
             if standing == DEAD:
                 reason_of(reason)
         except UNREADABLE as error:
-            yield Finding("message", id_text(id), f"can't be read: {error}")
+            yield unreadable("message", id_text(id), error)
         self.counts.add(host, lane, counted_as(standing, due), size)
         if is_delivered:
-            yield Finding("message", id_text(id), "was delivered and is still among those that are not")
+            yield delivered_still_here(id)
         if standing == ACTIVE and shard != shard_of(host):
             self.lost[id] = shard_of(host)
             yield Finding("index", id_text(id), f"has arrived in shard {shard}, and its host is in {shard_of(host)}")
@@ -98,7 +94,7 @@ class Audit:
             self.unknown[lane] = host
 
     def _counters(self) -> Iterator[Finding]:
-        counted = self._connection.execute(
+        counted = self.connection.execute(
             """SELECT host, lane, sum(first)::bigint, sum(retry)::bigint, sum(dead)::bigint, sum(bytes)::bigint
             FROM counters GROUP BY host, lane"""
         )
@@ -110,25 +106,23 @@ class Audit:
             there = Sums(*map(sum, zip(told, off, strict=True)))
             yield Finding("share", key[1], f"is counted with {_words(told)} and has {_words(there)}")
 
-    def _lanes(self, page: Sequence[Any]) -> Iterator[Finding]:
+    def _lanes(self, page: Sequence[Any], soon: int) -> Iterator[Finding]:
         circuits: dict[str, LaneRecord] = {}
         for lane, host, shard, state, record, _ in page:
             try:
-                circuits[lane] = _circuit(lane, record)
+                circuits[lane] = lane_of(records.lane_key(lane), record)
             except UNREADABLE as error:
-                yield Finding("circuit", lane, f"can't be read: {error}")
+                yield unreadable("circuit", lane, error)
                 continue
             number = STATE_NUMBERS[circuits[lane].circuit.state]
             if number != state or shard != shard_of(host):
                 self.listed[lane] = number, shard_of(host), record
                 yield Finding("circuit", lane, f"is listed as {STATES[state]} in shard {shard}, and is not")
-        heads = heads_of(self._connection, circuits)
-        for lane, *_, at in page:
-            wake = 0
-            if lane in circuits:
-                record, rules = circuits[lane], self._rules
-                wake = wake_at(record.circuit, heads[lane][1], rules.circuit, rules.retry, record.hold_until)
-            if wake and (not at or at > max(wake, self._soon)):
+        heads, rules = heads_of(self.connection, circuits), self.terms.rules
+        for lane, at in ((lane, at) for lane, *_, at in page if lane in circuits):
+            record = circuits[lane]
+            wake = wake_at(record.circuit, heads[lane][1], rules.circuit, rules.retry, record.hold_until)
+            if wake and (not at or at > max(wake, soon)):
                 self.late.add(lane)
                 yield Finding("summary", lane, "its moment is missing, or later than its circuit and its queue ask for")
 
@@ -148,37 +142,25 @@ def _readable(id: MessageId, lane: str, size: int, record: bytes, length: int) -
     return message
 
 
-def _circuit(lane: str, value: bytes) -> LaneRecord:
-    record = records.decode_lane(value)
-    check_lane(record)
-    if record.key != lane:
-        raise CorruptRecord(f"the record is that of {record.key}")
-    return record
-
-
-def _attempt(row: Sequence[Any]) -> Iterator[Finding]:
-    id, number, record, answer, is_stray = row
+def _attempt(id: MessageId, number: int, record: bytes, answer: bytes | None, is_stray: bool) -> Iterator[Finding]:
     try:
         check_attempt(rows.attempt(number, record, answer))
     except UNREADABLE as error:
-        yield Finding("attempt", id_text(id), f"can't be read: {error}")
+        yield unreadable("attempt", id_text(id), error)
     if is_stray:
         yield Finding("attempt", id_text(id), f"number {number} has no message")
 
 
-def _delivered(row: Sequence[Any]) -> Iterator[Finding]:
-    id, record = row
+def _delivered(id: MessageId, record: bytes) -> Iterator[Finding]:
     try:
-        message, size, _, attempt = records.decode_delivered(id, record)
-        check_message(message, size)
-        check_attempt(attempt)
+        delivered_of(id, record)
     except UNREADABLE as error:
-        yield Finding("delivered", id_text(id), f"can't be read: {error}")
+        yield unreadable("delivered", id_text(id), error)
 
 
-def _key(row: Sequence[Any]) -> Iterator[Finding]:
-    if any(len(part) != ID for part in row):
-        yield Finding("key", row[0].hex(), f"can't be read: not {ID} bytes each")
+def _key(*parts: bytes) -> Iterator[Finding]:
+    if any(len(part) != ID for part in parts):
+        yield unreadable("key", parts[0].hex(), f"not {ID} bytes each")
 
 
 def _words(sums: Sums) -> str:
@@ -196,7 +178,7 @@ def repair(connection: Connection, terms: Terms) -> Repaired:
     repeated(connection, partial(_set_right, audit=audit))
     lanes = sorted({*audit.unknown, *audit.listed, *audit.late})
     for start in range(0, len(lanes), AT_ONCE):
-        repeated(connection, partial(_set_lanes_right, lanes=lanes[start : start + AT_ONCE], audit=audit, terms=terms))
+        repeated(connection, partial(_set_lanes_right, lanes=lanes[start : start + AT_ONCE], audit=audit))
     return Repaired(
         entries=len(audit.lost),
         circuits=len(audit.unknown),
@@ -214,10 +196,10 @@ def _set_right(connection: Connection, audit: Audit) -> None:
     audit.counts.write(connection, FOLDED)
 
 
-def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit, terms: Terms) -> None:
+def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit) -> None:
     """No record of a lane is written, since its owner may just write one: it is made to look instead."""
-    unknown = [new_record(lane, audit.unknown[lane], terms) for lane in lanes if lane in audit.unknown]
-    put_circuits(connection, unknown, terms)
+    unknown = [new_record(lane, audit.unknown[lane], audit.terms) for lane in lanes if lane in audit.unknown]
+    put_circuits(connection, unknown, audit.terms)
     for lane in lanes:
         if lane in audit.listed:
             connection.execute(
@@ -225,4 +207,4 @@ def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit,
                 (*audit.listed[lane][:2], lane, audit.listed[lane][2]),
             )
     late = [lane for lane in lanes if lane in audit.late]
-    connection.execute("UPDATE lanes SET wake_at = %s WHERE lane = ANY(%s::text[])", (terms.now, late))
+    connection.execute("UPDATE lanes SET wake_at = %s WHERE lane = ANY(%s::text[])", (audit.terms.now, late))

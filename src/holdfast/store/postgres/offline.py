@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from holdfast.core.errors import StoreUnusable
 from holdfast.store.fsck import Finding
@@ -10,19 +11,19 @@ from holdfast.store.postgres import fsck, ownership, schema
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.contact import connected
 from holdfast.store.postgres.export import export_lines
-from holdfast.store.postgres.restore import Import
+from holdfast.store.postgres.restore import take
 from holdfast.store.postgres.shares import FOLDED
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.repair import Repaired
 from holdfast.store.work import StoreRules
 
 
+@dataclass(frozen=True, slots=True)
 class Database:
     """One that is connected to, until its connection is closed."""
 
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        self._connection = connection
-        self._terms = terms
+    _connection: Connection
+    _terms: Terms
 
     def check(self) -> Iterator[Finding]:
         return fsck.Audit(self._connection, self._terms).run()
@@ -34,7 +35,7 @@ class Database:
         return export_lines(self._connection, left_out)
 
     def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
-        return Import(self._connection, self._terms, bad_line).run(lines)
+        return take(self._connection, self._terms, lines, bad_line)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 changed in short transactions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,14 +27,13 @@ def snapshot(connection: Connection) -> Iterator[None]:
         connection.isolation_level, connection.read_only = None, None
 
 
-def pages(connection: Connection, query: str, after: Sequence[Any]) -> Iterator[list[Any]]:
-    """`query` asks for what follows a key, which is the first columns of each row, and takes a limit at its end."""
-    while True:
-        found = connection.execute(query, (*after, PAGE)).fetchall()
-        if not found:
-            return
+def pages(connection: Connection, query: str, after: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """What `query` finds after a key, in its order. `after` names the key's columns, which each row begins with."""
+    by, last = ", ".join(after), [*after.values()]
+    query = f"{query} WHERE ({by}) > ({', '.join(['%s'] * len(last))}) ORDER BY {by} LIMIT %s"
+    while found := connection.execute(query, (*last, PAGE)).fetchall():
         yield found
-        after = found[-1][: len(after)]
+        last = found[-1][: len(after)]
 
 
 def repeated(connection: Connection, work: Work[Result]) -> Result:
