@@ -201,12 +201,7 @@ def is_held(transaction: Transaction, id: MessageId, now: int) -> bool:
 
 
 def lane_record(transaction: Transaction, key: bytes) -> LaneRecord | None:
-    """A lane as stored. One that can't be read counts as none: its circuit starts anew and is written over it."""
-    value = transaction.get(Table.LANES, key)
-    try:
-        return None if value is None else records.decode_lane(value)
-    except CorruptRecord:
-        return None
+    return records.lane_or_none(transaction.get(Table.LANES, key))
 
 
 def circuit_state(transaction: Transaction, lane: str) -> CircuitState:
