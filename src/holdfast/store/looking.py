@@ -1,18 +1,21 @@
-"""How far one look over stored messages goes, whatever store they are in.
+"""How far one look over stored messages and lanes goes, whatever store they are in.
 
 Whoever asks is told where to go on. A filter that matches little ends its step early, instead of taking long or holding
 up the writer.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeVar
 
-from holdfast.store.port import BATCH_BYTES
+from holdfast.store.port import BATCH_BYTES, Agenda
 
 LOOKED_AT = 2_000
 """Candidates that one step looks at."""
+MOMENTS_A_READ = 4_096
+"""Moments that one read of the agenda looks at: no read transaction gets old."""
 
 Found = TypeVar("Found")
+Key = TypeVar("Key")
 
 
 def choose(
@@ -39,3 +42,27 @@ def choose(
             found.append(each)
             size += size_of(each)
     return found, None, None
+
+
+def choose_lanes(
+    moments: Iterable[tuple[int, Key, int]],
+    now: int,
+    limit: int,
+    skip: Container[str],
+    classes: Container[int],
+    since: int,
+    name_of: Callable[[Key], str | None],
+) -> Agenda:
+    """Lanes that need attention by now. `moments` are theirs in order from `since` on, with their hosts' classes;
+    `name_of` is asked for the name of one that is meant, None if there is none. All of one moment are looked at.
+    """
+    lanes: list[str] = []
+    passed_over = 0
+    for looked_at, (moment, key, host_class) in enumerate(moments):
+        if moment > now or len(lanes) >= limit or (looked_at >= MOMENTS_A_READ and moment > since):
+            return Agenda(lanes, moment, passed_over)
+        if host_class not in classes:
+            passed_over += 1
+        elif (lane := name_of(key)) is not None and lane not in skip:
+            lanes.append(lane)
+    return Agenda(lanes, None, passed_over)
