@@ -223,12 +223,8 @@ def forget(connection: Connection, operation: Forget, terms: Terms) -> bool:
     """A message that arrives meanwhile brings its lane back."""
     lane = operation.lane
     found = connection.execute("SELECT host, state FROM lanes WHERE lane = %s FOR UPDATE", (lane,)).fetchone()
-    if found is None or found[1] != ENABLED:
-        return False
-    host = found[0]
-    if not terms.owns(host):
-        return False
-    if of_lanes(connection, [(host, lane)]).get(lane, Sums()).waiting:
+    host, state = found or (lane, None)
+    if state != ENABLED or not terms.owns(host) or of_lanes(connection, [(host, lane)]).get(lane, Sums()).waiting:
         return False
     connection.execute("DELETE FROM lanes WHERE lane = %s", (lane,))
     _forget_counts(connection, host, lane)

@@ -12,7 +12,7 @@ from holdfast.store import records
 from holdfast.store.looking import choose, choose_lanes
 from holdfast.store.port import Agenda, Ask, View
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import Connection, Cursor
+from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.lanes import heads_of
 from holdfast.store.postgres.rows import RETRY, WAITING
 from holdfast.store.records import unstamp
@@ -40,20 +40,18 @@ def survey(connection: Connection, asks: Sequence[Ask], owned: Container[int]) -
     """What is asked of lanes, in this order. Of one that is in no owned shard there is nothing to send."""
     with connection.pipeline():
         told = heads_of(connection, [ask.lane for ask in asks])
-        queues = [(_ask_fresh(connection, ask), _ask_due(connection, ask)) for ask in asks]
+        queues = [
+            # One more than is asked for, to know whether there is more.
+            (
+                connection.execute(FRESH, (ask.lane, *unstamp(ask.read_to), list(ask.skip), ask.fresh + 1)),
+                connection.execute(DUE, (ask.lane, list(ask.skip), ask.due + 1)),
+            )
+            for ask in asks
+        ]
     return [
         _Lane(connection, ask, *told[ask.lane]).view(fresh.fetchall(), due.fetchall(), owned)
         for ask, (fresh, due) in zip(asks, queues, strict=True)
     ]
-
-
-def _ask_fresh(connection: Connection, ask: Ask) -> Cursor:
-    """One more than is asked for, to know whether there is more."""
-    return connection.execute(FRESH, (ask.lane, *unstamp(ask.read_to), list(ask.skip), ask.fresh + 1))
-
-
-def _ask_due(connection: Connection, ask: Ask) -> Cursor:
-    return connection.execute(DUE, (ask.lane, list(ask.skip), ask.due + 1))
 
 
 class _Lane:

@@ -109,16 +109,12 @@ def _stories(connection: Connection, ids: Sequence[MessageId], faults: Faults, *
         delivered = connection.execute("SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])", (ids,))
         attempts = attempts_of(connection, ids, faults)
         told: dict[MessageId, Story] = {}
-        for row in stored.fetchall():
-            try:
-                told[row[0]] = _undelivered(row, attempts.get(row[0], []))
-            except UNREADABLE as error:
-                faults.append(("messages", row[0].hex(), str(error)))
-        for id, record in delivered.fetchall():
-            try:
-                told[id] = _delivered(id, record, attempts.get(id, []))
-            except UNREADABLE as error:
-                faults.append(("delivered", id.hex(), str(error)))
+        for table, found, read in (("messages", stored, _undelivered), ("delivered", delivered, _delivered)):
+            for row in found.fetchall():
+                try:
+                    told[row[0]] = read(row, attempts.get(row[0], []))
+                except UNREADABLE as error:
+                    faults.append((table, row[0].hex(), str(error)))
     return [told[id] for id in ids if id in told]
 
 
@@ -141,8 +137,8 @@ def reason_of(number: int | None) -> DeadReason:
     return REASONS[number]
 
 
-def _delivered(id: MessageId, record: bytes, attempts: list[Attempt]) -> Story:
-    message, size, finished_at, last = records.decode_delivered(id, record)
+def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
+    message, size, finished_at, last = records.decode_delivered(*row)
     check_message(message, size)
     return Story(message, size, State.DELIVERED, None, None, finished_at, [*attempts, last])
 
@@ -250,15 +246,10 @@ def _by_state(connection: Connection) -> dict[CircuitState, int]:
 
 
 def _earliest_expiry(connection: Connection, terms: Terms) -> int | None:
-    moments = []
-    for record, oldest in connection.execute(_UNWELL_HEADS):
-        if oldest is None:
-            continue
-        try:
-            enabled_at = records.decode_lane(record).circuit.enabled_at
-        except CorruptRecord:
-            continue  # Whoever lists the circuits tells of it.
-        moments.append(expires_at(terms.rules.retry, oldest, enabled_at))
+    heads = connection.execute(_UNWELL_HEADS)
+    waiting = [(records.lane_or_none(record), oldest) for record, oldest in heads if oldest is not None]
+    # Of a lane that can't be read whoever lists the circuits tells.
+    moments = [expires_at(terms.rules.retry, oldest, lane.circuit.enabled_at) for lane, oldest in waiting if lane]
     return min(moments, default=None)
 
 
