@@ -8,7 +8,7 @@ from holdfast.store import records
 from holdfast.store.looking import choose
 from holdfast.store.port import DeadFilter, MessageFilter, Story
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.stories import standing_of, story
+from holdfast.store.stories import readable_story, standing_of
 from holdfast.store.tables import Table, Transaction
 
 
@@ -32,12 +32,7 @@ def dead_letters(
 def dead_stories(transaction: Transaction, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
     """The same, whole; a letter that can't be read is left out."""
     found, after = dead_letters(transaction, select, limit)
-    stories = []
-    for letter, _ in found:
-        try:
-            stories.append(story(transaction, unstamp(letter)[1]))
-        except CorruptRecord:
-            continue
+    stories = [readable_story(transaction, unstamp(letter)[1]) for letter, _ in found]
     return [each for each in stories if each is not None], after
 
 

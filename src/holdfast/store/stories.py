@@ -23,17 +23,21 @@ def story(transaction: Transaction, id: MessageId, *, whole: bool = True) -> Sto
     return None if found is None else _undelivered(transaction, *found)
 
 
+def readable_story(transaction: Transaction, id: MessageId, *, whole: bool = True) -> Story | None:
+    """One message among others: a record that can't be read must not hide those."""
+    try:
+        return story(transaction, id, whole=whole)
+    except CorruptRecord:
+        return None
+
+
 def stories(
     transaction: Transaction, state: State | None, lane: str | None, after: MessageId | None, limit: int
 ) -> tuple[list[Story], MessageId | None]:
     """A page in the order of acceptance, and the id to go on after."""
 
     def read(id: MessageId, record: bytes) -> Story | None:
-        """A record that can't be read must not hide the others."""
-        try:
-            found = story(transaction, id, whole=False)
-        except CorruptRecord:
-            return None
+        found = readable_story(transaction, id, whole=False)
         is_meant = found is not None and lane in (None, found.message.lane) and state in (None, found.state)
         return found if is_meant else None
 

@@ -22,8 +22,6 @@ EVER = MessageFilter().before
 
 _LETTERS = f"""SELECT id, due, reason FROM messages WHERE standing = {DEAD} {{of_lane}}
     AND (due, id) >= (%(died)s, %(id)s) AND due < %(until)s ORDER BY due, id LIMIT %(limit)s"""
-_ALL_LETTERS = _LETTERS.format(of_lane="")
-_LANES_LETTERS = _LETTERS.format(of_lane="AND lane = %(lane)s")
 _IN_ORDER = """SELECT p.id, p.lane, p.standing, p.retry, coalesce(l.state, 0), p.size, p.record FROM (
         (SELECT id, lane, standing, retry, size, CASE WHEN %(dated)s THEN record END AS record FROM messages
             WHERE id >= %(first)s AND id <= %(last)s AND %(undelivered)s ORDER BY id LIMIT %(limit)s)
@@ -74,7 +72,8 @@ def dead_letters(connection: Connection, select: DeadFilter, limit: int) -> tupl
     wanted = rows.number_of(select.reason)
     looked_at = LOOKED_AT if wanted is not None else min(limit, LOOKED_AT)
     terms = {"lane": select.lane, "died": died, "id": id, "until": select.until, "limit": looked_at + 1}
-    letters = connection.execute(_ALL_LETTERS if select.lane is None else _LANES_LETTERS, terms)
+    of_lane = "" if select.lane is None else "AND lane = %(lane)s"
+    letters = connection.execute(_LETTERS.format(of_lane=of_lane), terms)
     candidates = ((stamp(due, id), id, reason) for id, due, reason in letters)
     found, _, start = choose(candidates, limit, lambda letter, id, reason: id if wanted in (None, reason) else None)
     return found, start

@@ -1,6 +1,7 @@
 """What the owner of shards reads of them: lanes with the next entries of their queues, and the agenda."""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.core.circuit import CircuitState
@@ -23,7 +24,7 @@ SMALL = 16 << 10
 PAGE = 512
 """Rows of the agenda that are read at once."""
 
-_COLUMNS = f"id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END"
+_COLUMNS = f"due, id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END"
 FRESH = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {WAITING} AND (born, id) >= (%s, %s)
     AND id <> ALL(%s::bytea[]) ORDER BY born, id LIMIT %s"""
 DUE = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {RETRY}
@@ -71,28 +72,17 @@ class _Lane:
         record, ask = self._record, self._ask
         if record is not None and shard_of(record.host) not in owned:
             return View(record, [], [], None, False, None, Heads(), self._broken)
-        entries, left = self._entries(fresh, ask.fresh)
-        retries, later = self._entries([row for row in due if row[3] <= ask.now], ask.due)
-        next_due = later if later is not None else next((row[3] for row in due if row[3] > ask.now), None)
+        take = partial(choose, read=self._entry, size_of=lambda each: len(each.message.body), most_bytes=ask.most_bytes)
+        entries, _, left = take(fresh, ask.fresh)
+        retries, _, later = take([row for row in due if row[0] <= ask.now], ask.due)
+        next_due = later if later is not None else next((row[0] for row in due if row[0] > ask.now), None)
         probe = None
         if record is not None and record.circuit.state is CircuitState.DISABLED:
             probe = next_probe(ask.probed or record.circuit.probed, self._oldest)
         return View(record, entries, retries, probe, left is not None, next_due, self._heads, self._broken)
 
-    def _entries(self, found: Sequence[Any], limit: int) -> tuple[list[Entry], int | None]:
-        """Entries whole, and the due time of the first that was left."""
-        candidates = ((row[3], row) for row in found)
-        entries, _, left = choose(
-            candidates,
-            limit,
-            lambda due, row: self._entry(row),
-            size_of=lambda entry: len(entry.message.body),
-            most_bytes=self._ask.most_bytes,
-        )
-        return entries, left
-
-    def _entry(self, row: Sequence[Any]) -> Entry | None:
-        id, *place, length, record, body = row
+    def _entry(self, due: int, id: MessageId, *columns: Any) -> Entry | None:
+        *place, length, record, body = columns
         if length > SMALL:
             fetched = self._connection.execute("SELECT body FROM messages WHERE id = %s", (id,)).fetchone()
             body = None if fetched is None else fetched[0]
@@ -111,8 +101,8 @@ class _Lane:
         for query in _PROBES:
             skip, entry = list(self._ask.skip), None
             while entry is None and (row := self._connection.execute(query, {**terms, "skip": skip}).fetchone()):
-                entry = self._entry(row)
-                skip.append(row[0])
+                entry = self._entry(*row)
+                skip.append(row[1])
             yield entry
 
 
