@@ -112,7 +112,7 @@ def _move(
     terms: Terms,
     reason: DeadReason | None = None,
 ) -> None:
-    """Messages that are locked get other places. One that gets active arrives once more."""
+    """Messages that are locked get other places. One that gets active arrives once more, and its owner is told."""
     if not found:
         return
     counts = Counts()
@@ -124,6 +124,8 @@ def _move(
     with connection.pipeline():
         connection.execute(_MOVE, (rows.number_of(reason), *columns(moved)))
         counts.write(connection, terms.writer)
+        arrived = [(id, shard) for id, standing, *_, shard in moved if standing == ACTIVE]
+        notify(connection, [id for id, _ in arrived], [shard for _, shard in arrived], terms)
 
 
 def _oldest(connection: Connection, operation: Expire, standing: int, limit: int) -> list[_Row]:
@@ -147,11 +149,9 @@ def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> 
 
 
 def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Terms) -> None:
-    """Give dead messages a new life: they arrive once more."""
+    """What begins a new life goes to its owner first, as a new message does."""
     active = [replayed(row.place, now)._replace(standing=Standing.ACTIVE) for row in letters]
     _move(connection, letters, active, terms)
-    if letters:
-        notify(connection, [row.id for row in letters], [shard_of(row.host) for row in letters], terms)
 
 
 def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swept:

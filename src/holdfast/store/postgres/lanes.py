@@ -75,25 +75,15 @@ class TouchedLanes:
         )
         return min((row[5] for row in saved if row[5]), default=NEVER)
 
-    def _row(
-        self,
-        lane: str,
-        known_host: str | None,
-        stored: bytes | None,
-        waiting: int | None,
-        due: int | None,
-        aging: int | None,
-        is_free: bool | None,
-    ) -> tuple[Any, ...]:
+    def _row(self, lane: str, known_host: str | None, stored: bytes | None, *queues: Any) -> tuple[Any, ...]:
         if lane in self._given:
             record, encoded = self._given[lane]
         else:
             known = records.lane_or_none(stored)
             record = known or new_record(lane, known_host or self._hosts[lane], self.terms)
             encoded = records.encode_lane(record)
-        heads = _heads(record.circuit, waiting, due, aging, is_free)
         rules = self.terms.rules
-        wake = wake_at(record.circuit, heads, rules.circuit, rules.retry, record.hold_until)
+        wake = wake_at(record.circuit, _heads(record.circuit, *queues), rules.circuit, rules.retry, record.hold_until)
         return (*_listed(record), wake, encoded)
 
 
