@@ -8,13 +8,13 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from holdfast.core.message import MessageId, State
+from holdfast.core.message import MessageId, Place, State
+from holdfast.core.place import state_of
 from holdfast.store import records
 from holdfast.store.looking import LOOKED_AT, choose
 from holdfast.store.port import DeadFilter, MessageFilter
-from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import DEAD
+from holdfast.store.postgres.rows import DEAD, STANDINGS, STATES, number_of
 from holdfast.store.records import stamp, unstamp
 
 LAST_ID = b"\xff" * 16
@@ -39,7 +39,9 @@ Candidate = tuple[MessageId, str | None, State, int, Any]
 def in_order(connection: Connection, terms: Mapping[str, Any]) -> Iterator[Candidate]:
     """Messages in the order of acceptance: one more than are looked at, to know whether there is more."""
     for id, lane, standing, retry, circuit, size, record in connection.execute(_IN_ORDER, {**_UNDELIVERED, **terms}):
-        state = State.DELIVERED if lane is None else rows.state_of(standing, retry, circuit)
+        state = State.DELIVERED
+        if lane is not None:
+            state = state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit])
         yield id, lane, state, size, record
 
 
@@ -69,7 +71,7 @@ def _is_before(moment: int, candidate: Candidate) -> bool:
 def dead_letters(connection: Connection, select: DeadFilter, limit: int) -> tuple[list[MessageId], bytes | None]:
     """Dead letters by the time of death, and where to go on."""
     died, id = unstamp(select.after) if select.after is not None else (select.since, b"")
-    wanted = rows.number_of(select.reason)
+    wanted = number_of(select.reason)
     looked_at = LOOKED_AT if wanted is not None else min(limit, LOOKED_AT)
     terms = {"lane": select.lane, "died": died, "id": id, "until": select.until, "limit": looked_at + 1}
     of_lane = "" if select.lane is None else "AND lane = %(lane)s"

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, State
+from holdfast.core.place import state_of
 from holdfast.core.room import WATERMARK
 from holdfast.core.schedule import expires_at
 from holdfast.store import records
@@ -125,7 +126,7 @@ def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     place = rows.place(*columns)
     message, size = rows.message(id, record, body)
     check_message(message, size)
-    state = rows.state_of(columns[0], place.retry, circuit)
+    state = state_of(place, STATES[circuit])
     if state is not State.DEAD:
         return Story(message, size, state, place, None, None, attempts)
     return Story(message, size, state, place, reason_of(reason), place.due, attempts)
