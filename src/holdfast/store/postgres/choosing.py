@@ -22,15 +22,17 @@ EVER = MessageFilter().before
 
 _LETTERS = f"""SELECT id, due, reason FROM messages WHERE standing = {DEAD} {{of_lane}}
     AND (due, id) >= (%(died)s, %(id)s) AND due < %(until)s ORDER BY due, id LIMIT %(limit)s"""
-_IN_ORDER = """SELECT p.id, p.lane, p.standing, p.retry, coalesce(l.state, 0), p.size, p.record FROM (
+_IN_ORDER = """SELECT id, lane, standing, retry, size, record,
+        CASE WHEN %(stated)s THEN (SELECT state FROM lanes l WHERE l.lane = p.lane) END FROM (
         (SELECT id, lane, standing, retry, size, CASE WHEN %(dated)s THEN record END AS record FROM messages
             WHERE id >= %(first)s AND id <= %(last)s AND %(undelivered)s ORDER BY id LIMIT %(limit)s)
         UNION ALL
         (SELECT id, NULL, NULL, NULL, NULL, record FROM delivered WHERE id >= %(first)s AND %(delivered)s
             ORDER BY id LIMIT %(limit)s)
-    ) AS p LEFT JOIN lanes l ON l.lane = p.lane ORDER BY p.id LIMIT %(limit)s"""
-_UNDELIVERED = {"last": LAST_ID, "undelivered": True, "delivered": False, "dated": False, "limit": LOOKED_AT + 1}
-"""What is asked for unless the terms say otherwise."""
+    ) AS p ORDER BY id LIMIT %(limit)s"""
+_KINDS = {"undelivered": True, "delivered": False, "dated": False, "stated": True}
+_UNDELIVERED = {"last": LAST_ID, "limit": LOOKED_AT + 1, **_KINDS}
+"""What is asked for unless the terms say otherwise: records if they are `dated`, circuits if they are `stated`."""
 
 Candidate = tuple[MessageId, str | None, State, int, Any]
 """Id, lane, state, size and record. The lane of one that was delivered is None: its record tells."""
@@ -38,10 +40,10 @@ Candidate = tuple[MessageId, str | None, State, int, Any]
 
 def in_order(connection: Connection, terms: Mapping[str, Any]) -> Iterator[Candidate]:
     """Messages in the order of acceptance: one more than are looked at, to know whether there is more."""
-    for id, lane, standing, retry, circuit, size, record in connection.execute(_IN_ORDER, {**_UNDELIVERED, **terms}):
+    for id, lane, standing, retry, size, record, circuit in connection.execute(_IN_ORDER, {**_UNDELIVERED, **terms}):
         state = State.DELIVERED
         if lane is not None:
-            state = state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit])
+            state = state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit or 0])
         yield id, lane, state, size, record
 
 

@@ -90,9 +90,9 @@ def waiting(
     connection: Connection, after: MessageId | None, limit: int, faults: Faults
 ) -> tuple[list[Entry], MessageId | None]:
     """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
-    candidates = choosing.in_order(connection, {"first": after + b"\0" if after is not None else b""})
+    terms = {"first": after + b"\0" if after is not None else b"", "stated": False}
     chosen, last, _ = choose(
-        candidates,
+        choosing.in_order(connection, terms),
         limit,
         lambda id, _, state, size, *rest: (id, size) if state is not State.DEAD else None,
         size_of=itemgetter(1),
