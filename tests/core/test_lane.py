@@ -3,7 +3,7 @@ import pytest
 from core.build import HOUR, MINUTE, NOW, RULES, entries, entry, lane
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.lane import LOW_WATER, Heads, wake_at
+from holdfast.core.lane import LOW_WATER, Heads, next_probe, position, wake_at
 from holdfast.core.schedule import RetryRules
 
 RETRY = RetryRules()
@@ -57,6 +57,22 @@ def test_only_a_disabled_lane_wants_a_probe(state):
     it = disabled()
     it.circuit.state = state
     assert not it.wants_probe(NOW + DAY)
+
+
+def test_probes_rotate_the_oldest_that_was_not_probed_in_this_spell_else_the_oldest_of_all():
+    first, second, third = (entry(born=NOW + number) for number in range(3))
+
+    def oldest(after):
+        for queue in ([first, third], [second], []):
+            yield next((each for each in queue if after is None or position(each) > after), None)
+
+    probed, chosen = None, []
+    for _ in range(4):
+        each = next_probe(probed, oldest)
+        probed = position(each)
+        chosen.append(each)
+    assert chosen == [first, second, third, first]
+    assert next_probe(probed, lambda after: []) is None
 
 
 # what is read from disk

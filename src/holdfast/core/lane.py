@@ -6,6 +6,7 @@ start, rate and Retry-After holds still go by host:port. Only the head of a queu
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -303,3 +304,14 @@ def wake_at(circuit: Circuit, heads: Heads, rules: CircuitRules, retry: RetryRul
 def position(entry: Entry) -> bytes:
     """A message's place in the order of age: what fresh messages start and probes rotate by."""
     return entry.place.born.to_bytes(8, "big") + entry.message.id
+
+
+def next_probe(probed: bytes | None, oldest: Callable[[bytes | None], Iterable[Entry | None]]) -> Entry | None:
+    """The oldest that was not probed in this spell, else the oldest of all. `oldest` tells the first one of each queue,
+    or of those after a position.
+    """
+    for after in (probed, None) if probed else (None,):
+        found = [entry for entry in oldest(after) if entry is not None]
+        if found:
+            return min(found, key=position)
+    return None

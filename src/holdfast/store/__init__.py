@@ -10,7 +10,7 @@ spool.py    where new messages go while that one is away
 attempts.py the failed attempts of a message
 room.py     the watermark; shares.py what each host holds; reserve.py what is set aside for outcomes
 migration.py  a store of an older version becomes one of this
-reads.py    what is asked of the tables
+reads.py    what is asked of the tables; looking.py how far one look goes, for every store
 lmdb.py     the tables in LMDB; the only place that knows it; residence.py keeps its pages out of our memory;
             mapping.py what the volume has given of the file, file_systems.py which volumes will do
 folder.py   the folder of a gateway: private, and one process's at a time

@@ -14,9 +14,9 @@ from holdfast.core.idempotency import HEADER, key_digest
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing
 from holdfast.store import keys, reads
 from holdfast.store.attempts import attempts_of
-from holdfast.store.choosing import LOOKED_AT
+from holdfast.store.looking import choose
 from holdfast.store.moving import KeyUse, Moving
-from holdfast.store.port import BATCH_BYTES, HandOver
+from holdfast.store.port import HandOver
 from holdfast.store.records import stamp
 from holdfast.store.sound import check_message
 from holdfast.store.standing import place_of
@@ -43,23 +43,17 @@ def _page(
     read: Callable[[Transaction, MessageId], Leaving | None],
 ) -> tuple[list[Leaving], MessageId | None]:
     """What can't be read stays where it is: it could not be told to another."""
-    found: list[Leaving] = []
-    size = 0
-    last = after
-    start = after + b"\0" if after is not None else b""
-    for looked_at, (id, _) in enumerate(transaction.scan(Table.MESSAGES, start)):
-        if len(found) >= limit or size > BATCH_BYTES or looked_at >= LOOKED_AT:
-            return found, last
-        last = id
+
+    def read_sound(id: MessageId, record: bytes) -> Leaving | None:
         try:
-            each = read(transaction, id)
+            return read(transaction, id)
         except CorruptRecord as error:
             transaction.faults.append((Table.MESSAGES, id, str(error)))
-            continue
-        if each is not None:
-            found.append(each)
-            size += len(each.message.body)
-    return found, None
+            return None
+
+    start = after + b"\0" if after is not None else b""
+    candidates = transaction.scan(Table.MESSAGES, start)
+    return choose(candidates, limit, read_sound, size_of=lambda each: len(each.message.body))[:2]
 
 
 def _waiting(transaction: Transaction, id: MessageId) -> Entry | None:

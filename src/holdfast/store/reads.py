@@ -5,9 +5,10 @@ from collections.abc import Container, Iterator
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.lane import Heads
+from holdfast.core.lane import Heads, next_probe
 from holdfast.core.message import DeadReason, Entry, Message, MessageId, Place, Standing
 from holdfast.store import keys, records
+from holdfast.store.looking import choose_lanes
 from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
 from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.sound import check_message, is_name
@@ -22,8 +23,6 @@ from holdfast.store.tables import (
     prefixed,
 )
 
-MOMENTS_A_READ = 4_096
-"""Moments that one read of the agenda looks at: no read transaction gets old."""
 HELD_SEEN = 10_000
 """Held messages that are passed over in search of a probe. After so many the first that is due is as good."""
 HELD_SEEN_BY_WRITER = 64
@@ -101,7 +100,12 @@ def survey(transaction: Transaction, ask: Ask) -> View:
     due, next_due = _entries(transaction, Table.RETRY, key, ask, ask.due, broken)
     probing = record is not None and record.circuit.state is CircuitState.DISABLED
     probed = ask.probed or (record.circuit.probed if record is not None else None)
-    probe = _probe(transaction, key, ask, probed, broken) if probing else None
+
+    def oldest(after: bytes | None) -> Iterator[Entry | None]:
+        for table in (Table.WAITING, Table.AGING):
+            yield _first_probe(transaction, table, key, ask, after, broken)
+
+    probe = next_probe(probed, oldest) if probing else None
     heads = heads_of(transaction, key, probing=probing)
     return View(record, fresh, due, probe, more is not None, next_due, heads, broken)
 
@@ -151,21 +155,6 @@ def _entry(
         return None
 
 
-def _probe(
-    transaction: Transaction, key: bytes, ask: Ask, probed: bytes | None, broken: list[tuple[MessageId, str]]
-) -> Entry | None:
-    """The oldest that was not probed in this spell, else the oldest of all; never one that is held."""
-    for start in (probed, None) if probed else (None,):
-        candidates = [
-            candidate
-            for table in (Table.WAITING, Table.AGING)
-            if (candidate := _first_probe(transaction, table, key, ask, start, broken)) is not None
-        ]
-        if candidates:
-            return min(candidates, key=lambda entry: (entry.place.born, entry.message.id))
-    return None
-
-
 def _first_probe(
     transaction: Transaction,
     table: Table,
@@ -174,6 +163,7 @@ def _first_probe(
     after: bytes | None,
     broken: list[tuple[MessageId, str]],
 ) -> Entry | None:
+    """Never one that is held."""
     standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
     held = 0
     for value in transaction.values(table, key, after or b""):
@@ -201,12 +191,7 @@ def is_held(transaction: Transaction, id: MessageId, now: int) -> bool:
 
 
 def lane_record(transaction: Transaction, key: bytes) -> LaneRecord | None:
-    """A lane as stored. One that can't be read counts as none: its circuit starts anew and is written over it."""
-    value = transaction.get(Table.LANES, key)
-    try:
-        return None if value is None else records.decode_lane(value)
-    except CorruptRecord:
-        return None
+    return records.lane_or_none(transaction.get(Table.LANES, key))
 
 
 def circuit_state(transaction: Transaction, lane: str) -> CircuitState:
@@ -217,25 +202,21 @@ def circuit_state(transaction: Transaction, lane: str) -> CircuitState:
 def agenda(
     transaction: Transaction, now: int, limit: int, skip: Container[str], classes: Container[int], since: int
 ) -> Agenda:
-    lanes: list[str] = []
-    passed_over = 0
+    def name_of(key: bytes) -> str | None:
+        if transaction.get(Table.LANES, key[9:]) is not None and is_name(key[9:]):
+            return key[9:].decode()
+        transaction.faults.append((Table.MOMENTS, key, "a moment of no lane"))
+        return None
+
+    return choose_lanes(_wakes(transaction, since), now, limit, skip, classes, since, name_of)
+
+
+def _wakes(transaction: Transaction, since: int) -> Iterator[tuple[int, bytes, int]]:
     wake = moment_key(Moment.WAKE)[:1]
-    for number, (key, value) in enumerate(transaction.scan(Table.MOMENTS, moment_key(Moment.WAKE, since))):
+    for key, value in transaction.scan(Table.MOMENTS, moment_key(Moment.WAKE, since)):
         if not key.startswith(wake):
-            break
-        moment = int.from_bytes(key[1:9], "big")
-        if moment > now or len(lanes) >= limit or (number >= MOMENTS_A_READ and moment > since):
-            return Agenda(lanes, moment, passed_over)
-        if (value[0] if value else HostClass.ANSWERING) not in classes:
-            passed_over += 1
-            continue
-        if transaction.get(Table.LANES, key[9:]) is None or not is_name(key[9:]):
-            transaction.faults.append((Table.MOMENTS, key, "a moment of no lane"))
-            continue
-        lane = key[9:].decode()
-        if lane not in skip:
-            lanes.append(lane)
-    return Agenda(lanes, None, passed_over)
+            return
+        yield int.from_bytes(key[1:9], "big"), key, value[0] if value else HostClass.ANSWERING
 
 
 def active(transaction: Transaction, limit: int) -> list[Message]:

@@ -165,6 +165,14 @@ def decode_message(id: MessageId, value: bytes) -> tuple[Message, int, bool]:
         raise CorruptRecord(f"message {id.hex()}: {error}") from error
 
 
+def message_or_none(id: MessageId, value: bytes) -> Message | None:
+    """The same for whoever can do without a message that can't be read."""
+    try:
+        return decode_message(id, value)[0]
+    except CorruptRecord:
+        return None
+
+
 def encode_delivered(message: Message, attempt: Attempt, finished_at: int, size: int | None = None) -> bytes:
     """`size` is the body's, where the message comes without it."""
     return pack(
@@ -332,6 +340,14 @@ def decode_lane(value: bytes) -> LaneRecord:
         return LaneRecord(key, host, circuit, limit, run, hold_until, answers)
     except (ValueError, TypeError, IndexError) as error:
         raise CorruptRecord(f"lane: {error}") from error
+
+
+def lane_or_none(value: bytes | None) -> LaneRecord | None:
+    """One that can't be read counts as none: its circuit starts anew and is written over it."""
+    try:
+        return None if value is None else decode_lane(value)
+    except CorruptRecord:
+        return None
 
 
 def _attempt_fields(attempt: Attempt) -> list[Any]:

@@ -11,8 +11,8 @@ from holdfast.core.budget import class_of
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import wake_at
 from holdfast.core.schedule import expires_at
-from holdfast.store.reads import heads_of, lane_record
-from holdfast.store.records import lane_key
+from holdfast.store.reads import heads_of
+from holdfast.store.records import lane_key, lane_or_none
 from holdfast.store.tables import Moment, Table, Transaction, moment_key
 from holdfast.store.work import StoreRules
 
@@ -94,7 +94,7 @@ def _move_moment(transaction: Transaction, key: bytes, moment: Moment, before: i
 
 def summary_of(transaction: Transaction, key: bytes, rules: StoreRules) -> bytes:
     """What a lane's record and its queues amount to, as SUMMARIES keeps it."""
-    record = lane_record(transaction, key)
+    record = lane_or_none(transaction.get(Table.LANES, key))
     circuit = record.circuit if record is not None else Circuit()
     heads = heads_of(transaction, key, probing=circuit.state is CircuitState.DISABLED, writing=True)
     expiry = 0

@@ -15,7 +15,6 @@ from psycopg.abc import Buffer, DumperKey
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
 
-_BOOL, _BYTEA, _INT8, _INT2, _INT4, _TEXT = 16, 17, 20, 21, 23, 25
 _NULL = pack("!i", -1)
 
 
@@ -41,38 +40,41 @@ def _of_texts(items: Sequence[str | None]) -> bytes:
     return _of_bytes([None if item is None else item.encode() for item in items])
 
 
-def _array(element: int, items: Sequence[Any]) -> bytes:
-    """What an array begins with: one dimension, counted from 1."""
-    return pack("!iiIii", 1, None in items, element, len(items), 1)
-
-
 _ENCODERS: dict[str, tuple[int, Callable[[Sequence[Any]], bytes]]] = {
-    "boolean": (_BOOL, partial(_of_numbers, "?", 1)),
-    "bytea": (_BYTEA, _of_bytes),
-    "bigint": (_INT8, partial(_of_numbers, "q", 8)),
-    "integer": (_INT4, partial(_of_numbers, "i", 4)),
-    "smallint": (_INT2, partial(_of_numbers, "h", 2)),
-    "text": (_TEXT, _of_texts),
+    "boolean[]": (16, partial(_of_numbers, "?", 1)),
+    "bytea[]": (17, _of_bytes),
+    "bigint[]": (20, partial(_of_numbers, "q", 8)),
+    "smallint[]": (21, partial(_of_numbers, "h", 2)),
+    "integer[]": (23, partial(_of_numbers, "i", 4)),
+    "text[]": (25, _of_texts),
 }
-_KINDS = {bool: (1000, "boolean"), int: (1016, "bigint"), bytes: (1001, "bytea"), str: (1009, "text")}
-"""What the driver takes lists of such items for: the number of the array's type, and the name of the items'."""
+"""The server's number for what an array holds, and how that is written."""
 
 
 def encode(kind: str, value: Any) -> bytes:
     """A list as an array of the server's, or a number as a bigint, by the name of its type."""
     if kind == "bigint":
         return pack("!q", value)
-    element, items = _ENCODERS[kind.removesuffix("[]")]
-    return _array(element, value) + items(value)
+    element, items = _ENCODERS[kind]
+    # What an array begins with: one dimension, counted from 1.
+    return pack("!iiIii", 1, None in value, element, len(value), 1) + items(value)
+
+
+_KINDS: dict[type, tuple[str, int]] = {
+    bool: ("boolean[]", 1000),
+    bytes: ("bytea[]", 1001),
+    str: ("text[]", 1009),
+    int: ("bigint[]", 1016),
+}
+"""What a list of Python's is sent as, and the server's number for that."""
 
 
 class _Array(Dumper):
     format = Format.BINARY
 
-    def __init__(self, cls: type, oid: int, kind: str) -> None:
+    def __init__(self, cls: type, of: type) -> None:
         super().__init__(cls)
-        self.oid = oid
-        self._kind = f"{kind}[]"
+        self._kind, self.oid = _KINDS[of]
 
     def dump(self, obj: list[Any]) -> Buffer:
         return encode(self._kind, obj)
@@ -87,7 +89,7 @@ class _Lists(Dumper):
 
     def upgrade(self, obj: list[Any], format: PyFormat) -> Dumper:
         kind = _kind_of(obj)
-        return self if kind is None else _Array(self.cls, *_KINDS[kind])
+        return self if kind is None else _Array(self.cls, kind)
 
     def dump(self, obj: list[None]) -> Buffer:
         return b"{%s}" % b",".join([b"NULL"] * len(obj))

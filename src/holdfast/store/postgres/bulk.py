@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CorruptRecord, Fenced
+from holdfast.core.errors import Fenced
 from holdfast.core.handoff import handoff_digest
-from holdfast.core.message import DeadReason, MessageId, Standing
+from holdfast.core.message import DeadReason, MessageId, Place, Standing, State
 from holdfast.core.ownership import shard_of
-from holdfast.core.place import due_at_once
+from holdfast.core.place import dead, due_at_once, replayed, state_of
 from holdfast.store import records
 from holdfast.store.port import (
     DropDead,
@@ -33,56 +33,54 @@ from holdfast.store.port import (
 from holdfast.store.postgres import choosing, lanes, rows
 from holdfast.store.postgres.arrivals import notify
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import ACTIVE, DEAD, REASONS, RETRY, STATE_NUMBERS, WAITING, counted_as
+from holdfast.store.postgres.outcomes import columns
+from holdfast.store.postgres.rows import ACTIVE, DEAD, NUMBERS, RETRY, STATE_NUMBERS, STATES, WAITING, counted_as
 from holdfast.store.postgres.shares import Counts, Sums, of_lanes
 from holdfast.store.postgres.terms import Terms
 
 ENABLED = STATE_NUMBERS[CircuitState.ENABLED]
 
-_MESSAGES = """SELECT m.id, m.lane, m.standing, m.due, m.retry, m.attempts, m.size, m.record, l.host,
-    coalesce(l.state, 0), m.born FROM messages m LEFT JOIN lanes l ON l.lane = m.lane WHERE"""
+_MESSAGES = f"""SELECT m.id, m.lane, m.size, m.record, l.host, coalesce(l.state, 0), {rows.PLACE}
+    FROM messages m LEFT JOIN lanes l ON l.lane = m.lane WHERE"""
 _CHOSEN = f"{_MESSAGES} m.id = ANY(%s::bytea[]) ORDER BY m.id FOR UPDATE OF m"
 _OLDEST = f"""{_MESSAGES} m.lane = %s AND m.standing = {{standing}} AND m.born < %s
     AND (m.born, m.id) > (%s, %s) ORDER BY m.born, m.id LIMIT %s FOR UPDATE OF m"""
 _LONG_DEAD = f"""{_MESSAGES} m.standing = {DEAD} AND m.due < %s ORDER BY m.due, m.id LIMIT %s
     FOR UPDATE OF m SKIP LOCKED"""
+_MOVE = f"""UPDATE messages m SET standing = v.standing, born = v.born, due = v.due, retry = v.retry, held = v.held,
+    reason = %s, shard = v.shard, arrival = CASE v.standing WHEN {ACTIVE} THEN nextval('arrivals') ELSE m.arrival END
+    FROM unnest(%s::bytea[], %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[], %s::boolean[], %s::smallint[])
+        AS v(id, standing, born, due, retry, held, shard) WHERE m.id = v.id"""
 
 
 class _Row(NamedTuple):
-    """A message that is locked. `known_host` and `circuit` are what its lane's row tells."""
+    """A message that is locked. `host` is the one that it was counted for: by its record, or else its lane's row."""
 
     id: MessageId
     lane: str
-    standing: int
-    due: int
-    retry: int
-    attempts: int
+    host: str
+    is_readable: bool
     size: int
-    record: bytes
-    known_host: str | None
-    circuit: int
-    born: int
+    place: Place
+    state: State
 
     @property
-    def told_host(self) -> str | None:
-        """The host by the record, None if that can't be read."""
-        try:
-            return records.decode_message(self.id, self.record)[0].host
-        except CorruptRecord:
-            return None
+    def is_dead(self) -> bool:
+        return self.place.standing is Standing.DEAD
 
-    @property
-    def host(self) -> str:
-        """The host that it was counted for."""
-        return self.told_host or self.known_host or self.lane
 
-    @property
-    def counted_as(self) -> int:
-        return counted_as(self.standing, self.due)
+def _row(id: MessageId, lane: str, size: int, record: bytes, known: str | None, circuit: int, *columns: Any) -> _Row:
+    message, place = records.message_or_none(id, record), rows.place(*columns)
+    host = (message and message.host) or known or lane
+    return _Row(id, lane, host, message is not None, size, place, state_of(place, STATES[circuit]))
+
+
+def _counts_as(place: Place) -> int:
+    return counted_as(NUMBERS[place.standing], place.due)
 
 
 def _locked(connection: Connection, ids: Sequence[MessageId]) -> list[_Row]:
-    return [_Row(*row) for row in connection.execute(_CHOSEN, (list(ids),))] if ids else []
+    return [_row(*row) for row in connection.execute(_CHOSEN, (list(ids),))] if ids else []
 
 
 def _in_reach(connection: Connection, found: Sequence[_Row], terms: Terms) -> list[_Row]:
@@ -102,20 +100,32 @@ def expire(connection: Connection, operation: Expire, terms: Terms) -> list[Mess
     expired += _oldest(connection, operation, RETRY, operation.limit - len(expired))
     if not all(terms.owns(row.host) for row in expired):
         return Fenced()
-    if not expired:
-        return []
-    ids = [row.id for row in expired]
-    counts = Counts()
-    for row in expired:
-        counts.move(row.host, row.lane, row.counted_as, DEAD)
-    with connection.pipeline():
-        connection.execute(
-            "UPDATE messages SET standing = %s, due = %s, held = false, reason = %s WHERE id = ANY(%s::bytea[])",
-            (DEAD, operation.now, REASONS.index(DeadReason.EXPIRED), ids),
-        )
-        counts.write(connection, terms.writer)
+    _move(connection, expired, [dead(row.place, operation.now) for row in expired], terms, DeadReason.EXPIRED)
     lanes.review(connection, {row.lane: row.host for row in expired}, terms)
-    return ids
+    return [row.id for row in expired]
+
+
+def _move(
+    connection: Connection,
+    found: Sequence[_Row],
+    places: Sequence[Place],
+    terms: Terms,
+    reason: DeadReason | None = None,
+) -> None:
+    """Messages that are locked get other places. One that gets active arrives once more, and its owner is told."""
+    if not found:
+        return
+    counts = Counts()
+    moved: list[tuple[Any, ...]] = []
+    for row, place in zip(found, places, strict=True):
+        counts.move(row.host, row.lane, _counts_as(row.place), _counts_as(place))
+        standing, born, due, retry, _, held = place
+        moved.append((row.id, NUMBERS[standing], born, due, retry, held, shard_of(row.host)))
+    with connection.pipeline():
+        connection.execute(_MOVE, (rows.number_of(reason), *columns(moved)))
+        counts.write(connection, terms.writer)
+        arrived = [(id, shard) for id, standing, *_, shard in moved if standing == ACTIVE]
+        notify(connection, [id for id, _ in arrived], [shard for _, shard in arrived], terms)
 
 
 def _oldest(connection: Connection, operation: Expire, standing: int, limit: int) -> list[_Row]:
@@ -123,42 +133,30 @@ def _oldest(connection: Connection, operation: Expire, standing: int, limit: int
     after: tuple[int, bytes] = (-1, b"")
     while len(found) < limit:
         terms = (operation.lane, operation.born_before, *after, limit)
-        page = [_Row(*row) for row in connection.execute(_OLDEST.format(standing=standing), terms)]
+        page = [_row(*row) for row in connection.execute(_OLDEST.format(standing=standing), terms)]
         found += [row for row in page if row.id not in operation.skip]
         if len(page) < limit:
             break
-        after = page[-1].born, page[-1].id
+        after = page[-1].place.born, page[-1].id
     return found[:limit]
 
 
 def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> Swept:
     chosen, after = choosing.dead_letters(connection, operation.select, operation.limit)
-    letters = [row for row in _locked(connection, chosen) if row.standing == DEAD and row.told_host is not None]
+    letters = [row for row in _locked(connection, chosen) if row.is_dead and row.is_readable]
     _replay(connection, letters, operation.now, terms)
     return Swept([row.id for row in letters], {row.lane: row.host for row in letters}, after)
 
 
 def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Terms) -> None:
-    """Give dead messages a new life: they arrive once more."""
-    if not letters:
-        return
-    counts = Counts()
-    for row in letters:
-        counts.move(row.host, row.lane, DEAD, WAITING)
-    with connection.pipeline():
-        connection.execute(
-            """UPDATE messages m SET standing = %s, born = %s, due = 0, retry = 0, held = false, reason = NULL,
-            shard = v.shard, arrival = nextval('arrivals')
-            FROM unnest(%s::bytea[], %s::smallint[]) AS v(id, shard) WHERE m.id = v.id""",
-            (ACTIVE, now, [row.id for row in letters], [shard_of(row.host) for row in letters]),
-        )
-        counts.write(connection, terms.writer)
-        notify(connection, [row.id for row in letters], [shard_of(row.host) for row in letters], terms)
+    """What begins a new life goes to its owner first, as a new message does."""
+    active = [replayed(row.place, now)._replace(standing=Standing.ACTIVE) for row in letters]
+    _move(connection, letters, active, terms)
 
 
 def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swept:
     chosen, after = choosing.dead_letters(connection, operation.select, operation.limit)
-    letters = [row for row in _locked(connection, chosen) if row.standing == DEAD]
+    letters = [row for row in _locked(connection, chosen) if row.is_dead]
     _erase(connection, letters, terms)
     return Swept([row.id for row in letters], {}, after)
 
@@ -167,15 +165,11 @@ def drop_messages(connection: Connection, operation: DropMessages, terms: Terms)
     """What others have in memory they drop themselves."""
     select = operation.select
     chosen, after = choosing.undelivered(connection, select, operation.limit, operation.skip)
-    found = [
-        row
-        for row in _locked(connection, chosen)
-        if select.state in (None, rows.state_of(row.standing, row.retry, row.circuit))
-    ]
+    found = [row for row in _locked(connection, chosen) if select.state in (None, row.state)]
     dropped = _in_reach(connection, found, terms)
     if select.id is not None and found != dropped:
         return Fenced()
-    touched = {row.lane: row.host for row in dropped if row.standing != DEAD}
+    touched = {row.lane: row.host for row in dropped if not row.is_dead}
     _erase(connection, dropped, terms)
     lanes.review(connection, touched, terms)
     return Swept([row.id for row in dropped], touched, after)
@@ -187,7 +181,7 @@ def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None
         return
     counts = Counts()
     for row in doomed:
-        counts.leave(row.host, row.lane, row.counted_as, row.size)
+        counts.leave(row.host, row.lane, _counts_as(row.place), row.size)
     ids = [row.id for row in doomed]
     with connection.pipeline():
         connection.execute("DELETE FROM messages WHERE id = ANY(%s::bytea[])", (ids,))
@@ -197,13 +191,9 @@ def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None
 
 def hand_over(connection: Connection, operation: HandOver, terms: Terms) -> int:
     """What was tried or replayed meanwhile stays."""
-    read_at = {entry.message.id: entry.place for entry in operation.entries}
-    handed = [
-        row
-        for row in _locked(connection, list(read_at))
-        if row.attempts == read_at[row.id].attempts
-        and (row.standing == DEAD) == (read_at[row.id].standing is Standing.DEAD)
-    ]
+    read_at = {id: (place.attempts, place.standing is Standing.DEAD) for (id, *_), place in operation.entries}
+    found = _locked(connection, list(read_at))
+    handed = [row for row in found if (row.place.attempts, row.is_dead) == read_at[row.id]]
     _erase(connection, handed, terms)
     digests = [handoff_digest(row.id) for row in handed]
     connection.execute("DELETE FROM keys WHERE digest = ANY(%s::bytea[])", (digests,))
@@ -213,22 +203,18 @@ def hand_over(connection: Connection, operation: HandOver, terms: Terms) -> int:
 
 def retry_now(connection: Connection, operation: RetryNow, terms: Terms) -> Retried | Fenced:
     """A message whose turn only its lane decides is due already; one that waits for a time no longer does."""
-    found = [row for row in _locked(connection, [operation.id]) if row.told_host is not None]
+    found = [row for row in _locked(connection, [operation.id]) if row.is_readable]
     if not found:
         known = connection.execute("SELECT 1 FROM delivered WHERE id = %s", (operation.id,)).fetchone()
         return Retried.DELIVERED if known else Retried.UNKNOWN
     [row] = found
-    if row.standing == DEAD:
+    if row.is_dead:
         _replay(connection, found, operation.now, terms)
         return Retried.REPLAYED
     if not _in_reach(connection, found, terms):
         return Fenced()
-    if row.standing == RETRY:
-        sooner = due_at_once(rows.place(RETRY, row.born, row.due, row.retry, row.attempts, False), operation.now)
-        connection.execute(
-            "UPDATE messages SET due = %s, born = %s, held = %s WHERE id = %s",
-            (sooner.due, sooner.born, sooner.held, row.id),
-        )
+    if row.place.standing is Standing.RETRY:
+        _move(connection, found, [due_at_once(row.place, operation.now)], terms)
         lanes.review(connection, {row.lane: row.host}, terms)
     return Retried.DUE
 
@@ -237,12 +223,8 @@ def forget(connection: Connection, operation: Forget, terms: Terms) -> bool:
     """A message that arrives meanwhile brings its lane back."""
     lane = operation.lane
     found = connection.execute("SELECT host, state FROM lanes WHERE lane = %s FOR UPDATE", (lane,)).fetchone()
-    if found is None or found[1] != ENABLED:
-        return False
-    host = found[0]
-    if not terms.owns(host):
-        return False
-    if of_lanes(connection, [(host, lane)]).get(lane, Sums()).waiting:
+    host, state = found or (lane, None)
+    if state != ENABLED or not terms.owns(host) or of_lanes(connection, [(host, lane)]).get(lane, Sums()).waiting:
         return False
     connection.execute("DELETE FROM lanes WHERE lane = %s", (lane,))
     _forget_counts(connection, host, lane)
@@ -289,7 +271,7 @@ def purge(connection: Connection, operation: Purge, terms: Terms) -> int:
     """What another replica is just removing is its to count."""
     removed = _purge_delivered(connection, operation.delivered_before, operation.limit)
     found = connection.execute(_LONG_DEAD, (operation.dead_before, operation.limit - removed))
-    letters = sorted(_Row(*row) for row in found)
+    letters = sorted(_row(*row) for row in found)
     _erase(connection, letters, terms)
     removed += len(letters)
     keys = connection.execute(

@@ -8,7 +8,6 @@ from typing import Any
 
 import psycopg
 
-from holdfast.core.errors import CorruptRecord
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.port import LaneRecord
@@ -43,19 +42,11 @@ def end(connection: psycopg.Connection) -> None:
         pass
 
 
-def _converted(
-    lane: str,
-    host: str,
-    stored: bytes,
-    wake_at: int | None,
-    most: int | None,
-    hold_until: int | None,
-    run: int | None,
-) -> tuple[Any, ...]:
+def _converted(lane: str, host: str, stored: bytes, wake_at: int | None, *of_host: int | None) -> tuple[Any, ...]:
     """`most` was 0 for a host with its full limit. Hosts start slowly in any case, since this fleet is a new one."""
-    try:
-        circuit = records.decode_lane(stored).circuit
-    except CorruptRecord:
+    known = records.lane_or_none(stored)
+    if known is None:
         return lane, shard_of(host), wake_at or 1, stored  # Its owner reports it, and starts it anew.
-    record = LaneRecord(lane, host, circuit, most or 1, run or 0, hold_until or 0)
+    most, hold_until, run = of_host
+    record = LaneRecord(lane, host, known.circuit, most or 1, run or 0, hold_until or 0)
     return lane, shard_of(host), wake_at or 0, records.encode_lane(record)

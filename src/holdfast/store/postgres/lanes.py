@@ -6,7 +6,6 @@ from typing import Any
 
 from holdfast.core.budget import class_of
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
@@ -29,6 +28,9 @@ _HEADS = f"""SELECT v.lane, l.host, l.record,
         ORDER BY born, id LIMIT {HELD_SEEN}) AS first_ones)
     FROM unnest(%s::text[], %s::boolean[]) AS v(lane, disabled) LEFT JOIN lanes l ON l.lane = v.lane"""
 """Asked for in the indexes' order: beside one lane that holds nearly all there is, EXISTS reads the whole table."""
+_INSERT = """INSERT INTO lanes (lane, host, shard, state, host_class, wake_at, record)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::smallint[], %s::smallint[], %s::bigint[],
+        %s::bytea[]) ON CONFLICT (lane)"""
 
 
 @dataclass(slots=True)
@@ -67,47 +69,26 @@ class TouchedLanes:
         saved = [self._row(*row) for row in self._answer.fetchall()]
         columns = [list(column) for column in zip(*sorted(saved), strict=True)]
         connection.execute(
-            """INSERT INTO lanes (lane, host, shard, state, host_class, wake_at, record)
-            SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::smallint[], %s::smallint[], %s::bigint[],
-                %s::bytea[])
-            ON CONFLICT (lane) DO UPDATE SET host = excluded.host, shard = excluded.shard, state = excluded.state,
-                host_class = excluded.host_class, wake_at = excluded.wake_at, record = excluded.record""",
+            f"""{_INSERT} DO UPDATE SET host = excluded.host, shard = excluded.shard, state = excluded.state,
+            host_class = excluded.host_class, wake_at = excluded.wake_at, record = excluded.record""",
             columns,
         )
         return min((row[5] for row in saved if row[5]), default=NEVER)
 
-    def _row(
-        self,
-        lane: str,
-        known_host: str | None,
-        stored: bytes | None,
-        waiting: int | None,
-        due: int | None,
-        aging: int | None,
-        is_free: bool | None,
-    ) -> tuple[Any, ...]:
+    def _row(self, lane: str, known_host: str | None, stored: bytes | None, *queues: Any) -> tuple[Any, ...]:
         if lane in self._given:
             record, encoded = self._given[lane]
         else:
-            record = _read(lane, known_host or self._hosts[lane], stored, self.terms)
+            known = records.lane_or_none(stored)
+            record = known or new_record(lane, known_host or self._hosts[lane], self.terms)
             encoded = records.encode_lane(record)
-        heads = _heads(record.circuit, waiting, due, aging, is_free)
         rules = self.terms.rules
-        wake = wake_at(record.circuit, heads, rules.circuit, rules.retry, record.hold_until)
+        wake = wake_at(record.circuit, _heads(record.circuit, *queues), rules.circuit, rules.retry, record.hold_until)
         return (*_listed(record), wake, encoded)
 
 
-def _read(lane: str, host: str, stored: bytes | None, terms: Terms) -> LaneRecord:
-    """A lane as it is stored. One that is new, or can't be read, starts anew."""
-    if stored is not None:
-        try:
-            return records.decode_lane(stored)
-        except CorruptRecord:
-            pass  # Whoever reads the lane for delivery reports it.
-    return new_record(lane, host, terms)
-
-
 def new_record(lane: str, host: str, terms: Terms) -> LaneRecord:
+    """Of a lane that is new, or can't be read: whoever reads it for delivery reports that."""
     return LaneRecord(lane, host, Circuit.new(terms.now), terms.rules.per_host, terms.rules.run, 0)
 
 
@@ -124,12 +105,9 @@ def heads_of(connection: Connection, lanes: Iterable[str]) -> Mapping[str, tuple
     names = list(lanes)
     found = connection.execute(_HEADS, (names, [None] * len(names))).fetchall()
     told = {}
-    for lane, _, record, *queues in found:
-        try:
-            circuit = Circuit() if record is None else records.decode_lane(record).circuit
-        except CorruptRecord:
-            circuit = Circuit()
-        told[lane] = record, _heads(circuit, *queues)
+    for lane, _, stored, *queues in found:
+        record = records.lane_or_none(stored)
+        told[lane] = stored, _heads(Circuit() if record is None else record.circuit, *queues)
     return told
 
 
@@ -150,13 +128,8 @@ def put_circuits(connection: Connection, coming: Sequence[LaneRecord], terms: Te
         return set()
     first = {each.key: each for each in reversed(coming)}
     rows = [(*_listed(first[key]), terms.now, records.encode_lane(first[key])) for key in sorted(first)]
-    put = connection.execute(
-        """INSERT INTO lanes (lane, host, shard, state, host_class, wake_at, record)
-        SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::smallint[], %s::smallint[], %s::bigint[],
-            %s::bytea[]) ON CONFLICT (lane) DO NOTHING RETURNING lane""",
-        [list(column) for column in zip(*rows, strict=True)],
-    )
-    return {lane for (lane,) in put}
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return {lane for (lane,) in connection.execute(f"{_INSERT} DO NOTHING RETURNING lane", columns)}
 
 
 def _listed(record: LaneRecord) -> tuple[Any, ...]:

@@ -1,29 +1,30 @@
 """What the owner of shards reads of them: lanes with the next entries of their queues, and the agenda."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.lane import Heads
+from holdfast.core.lane import Heads, next_probe
 from holdfast.core.message import Entry, MessageId
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
-from holdfast.store.port import Agenda, Ask, LaneRecord, View
+from holdfast.store.looking import choose, choose_lanes
+from holdfast.store.port import Agenda, Ask, View
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import Connection, Cursor
+from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.lanes import heads_of
 from holdfast.store.postgres.rows import RETRY, WAITING
+from holdfast.store.records import unstamp
 from holdfast.store.sound import check_message
 
 SMALL = 16 << 10
 """Bodies up to this come with their rows; larger ones are fetched while they fit what a lane may hold in memory."""
 PAGE = 512
 """Rows of the agenda that are read at once."""
-MOMENTS_A_READ = 4_096
-"""Rows of the agenda that one read looks at."""
 
-_COLUMNS = f"id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END"
+_COLUMNS = f"due, id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END"
 FRESH = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {WAITING} AND (born, id) >= (%s, %s)
     AND id <> ALL(%s::bytea[]) ORDER BY born, id LIMIT %s"""
 DUE = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {RETRY}
@@ -40,65 +41,48 @@ def survey(connection: Connection, asks: Sequence[Ask], owned: Container[int]) -
     """What is asked of lanes, in this order. Of one that is in no owned shard there is nothing to send."""
     with connection.pipeline():
         told = heads_of(connection, [ask.lane for ask in asks])
-        queues = [(_ask_fresh(connection, ask), _ask_due(connection, ask)) for ask in asks]
+        queues = [
+            # One more than is asked for, to know whether there is more.
+            (
+                connection.execute(FRESH, (ask.lane, *unstamp(ask.read_to), list(ask.skip), ask.fresh + 1)),
+                connection.execute(DUE, (ask.lane, list(ask.skip), ask.due + 1)),
+            )
+            for ask in asks
+        ]
     return [
-        _Lane(connection, ask, told[ask.lane][0], owned).view(fresh.fetchall(), due.fetchall(), told[ask.lane][1])
+        _Lane(connection, ask, *told[ask.lane]).view(fresh.fetchall(), due.fetchall(), owned)
         for ask, (fresh, due) in zip(asks, queues, strict=True)
     ]
-
-
-def _ask_fresh(connection: Connection, ask: Ask) -> Cursor:
-    """One more than is asked for, to know whether there is more."""
-    born, id = int.from_bytes(ask.read_to[:8], "big"), ask.read_to[8:]
-    return connection.execute(FRESH, (ask.lane, born, id, list(ask.skip), ask.fresh + 1))
-
-
-def _ask_due(connection: Connection, ask: Ask) -> Cursor:
-    return connection.execute(DUE, (ask.lane, list(ask.skip), ask.due + 1))
 
 
 class _Lane:
     """One lane that is read."""
 
-    def __init__(self, connection: Connection, ask: Ask, stored: bytes | None, owned: Container[int]) -> None:
+    def __init__(self, connection: Connection, ask: Ask, stored: bytes | None, heads: Heads) -> None:
         self._connection = connection
         self._ask = ask
+        self._heads = heads
         self._broken: list[tuple[MessageId, str]] = []
-        self._record = self._read_record(stored)
-        self._is_owned = self._record is None or shard_of(self._record.host) in owned
-
-    def _read_record(self, stored: bytes | None) -> LaneRecord | None:
-        try:
-            return None if stored is None else records.decode_lane(stored)
-        except CorruptRecord:
-            text = f"the record of lane {self._ask.lane} can't be read: its circuit starts anew"
+        self._record = records.lane_or_none(stored)
+        if self._record is None and stored is not None:
+            text = f"the record of lane {ask.lane} can't be read: its circuit starts anew"
             self._broken.append((bytes(16), text))
-            return None
 
-    def view(self, fresh: Sequence[Any], due: Sequence[Any], heads: Heads) -> View:
-        ask = self._ask
-        if not self._is_owned:
-            return View(self._record, [], [], None, False, None, Heads(), self._broken)
-        entries, left = self._entries(fresh, ask.fresh)
-        retries, later = self._entries([row for row in due if row[3] <= ask.now], ask.due)
-        next_due = later[3] if later is not None else next((row[3] for row in due if row[3] > ask.now), None)
-        return View(self._record, entries, retries, self._probe(), left is not None, next_due, heads, self._broken)
+    def view(self, fresh: Sequence[Any], due: Sequence[Any], owned: Container[int]) -> View:
+        record, ask = self._record, self._ask
+        if record is not None and shard_of(record.host) not in owned:
+            return View(record, [], [], None, False, None, Heads(), self._broken)
+        take = partial(choose, read=self._entry, size_of=lambda each: len(each.message.body), most_bytes=ask.most_bytes)
+        entries, _, left = take(fresh, ask.fresh)
+        retries, _, later = take([row for row in due if row[0] <= ask.now], ask.due)
+        next_due = later if later is not None else next((row[0] for row in due if row[0] > ask.now), None)
+        probe = None
+        if record is not None and record.circuit.state is CircuitState.DISABLED:
+            probe = next_probe(ask.probed or record.circuit.probed, self._oldest)
+        return View(record, entries, retries, probe, left is not None, next_due, self._heads, self._broken)
 
-    def _entries(self, found: Sequence[Any], limit: int) -> tuple[list[Entry], Any]:
-        """Entries whole, and the first row that was left."""
-        entries: list[Entry] = []
-        size = 0
-        for row in found:
-            if len(entries) >= limit or size > self._ask.most_bytes:
-                return entries, row
-            entry = self._entry(row)
-            if entry is not None:
-                entries.append(entry)
-                size += len(entry.message.body)
-        return entries, None
-
-    def _entry(self, row: Sequence[Any]) -> Entry | None:
-        id, *place, length, record, body = row
+    def _entry(self, due: int, id: MessageId, *columns: Any) -> Entry | None:
+        *place, length, record, body = columns
         if length > SMALL:
             fetched = self._connection.execute("SELECT body FROM messages WHERE id = %s", (id,)).fetchone()
             body = None if fetched is None else fetched[0]
@@ -110,27 +94,16 @@ class _Lane:
             self._broken.append((id, str(error)))
             return None
 
-    def _probe(self) -> Entry | None:
-        """The oldest that was not probed in this spell, else the oldest of all; never one that is held."""
-        record, ask = self._record, self._ask
-        if record is None or record.circuit.state is not CircuitState.DISABLED:
-            return None
-        probed = ask.probed or record.circuit.probed
-        skip = list(ask.skip)
-        for after in (probed, None) if probed else (None,):
-            born, id = (int.from_bytes(after[:8], "big"), after[8:]) if after else (-1, b"")
-            while True:
-                terms = {"lane": ask.lane, "born": born, "id": id, "skip": skip, "now": ask.now}
-                found = [self._connection.execute(query, terms).fetchone() for query in _PROBES]
-                rows_found = [row for row in found if row is not None]
-                if not rows_found:
-                    break
-                oldest = min(rows_found, key=lambda row: (row[2], row[0]))
-                entry = self._entry(oldest)
-                if entry is not None:
-                    return entry
-                skip.append(oldest[0])
-        return None
+    def _oldest(self, after: bytes | None) -> Iterator[Entry | None]:
+        """Never one that is held."""
+        born, id = unstamp(after) if after else (-1, b"")
+        terms = {"lane": self._ask.lane, "born": born, "id": id, "now": self._ask.now}
+        for query in _PROBES:
+            skip, entry = list(self._ask.skip), None
+            while entry is None and (row := self._connection.execute(query, {**terms, "skip": skip}).fetchone()):
+                entry = self._entry(*row)
+                skip.append(row[1])
+            yield entry
 
 
 def agenda(
@@ -143,20 +116,14 @@ def agenda(
     since: int,
 ) -> Agenda:
     """Lanes of some shards that need attention by now, the longest waiting first."""
-    lanes: list[str] = []
-    owned = list(shards)
-    passed_over = looked_at = 0
+    return choose_lanes(_wakes(connection, list(shards), since), now, limit, skip, classes, since, lambda lane: lane)
+
+
+def _wakes(connection: Connection, shards: list[int], since: int) -> Iterator[tuple[int, str, int]]:
     after = (since - 1, "\uffff")
     while True:
-        found = connection.execute(_AGENDA, (*after, owned, PAGE)).fetchall()
-        for at, lane, host_class in found:
-            looked_at += 1
-            if at > now or len(lanes) >= limit or (looked_at > MOMENTS_A_READ and at > since):
-                return Agenda(lanes, at, passed_over)
-            if host_class not in classes:
-                passed_over += 1
-            elif lane not in skip:
-                lanes.append(lane)
+        found = connection.execute(_AGENDA, (*after, shards, PAGE)).fetchall()
+        yield from found
         if len(found) < PAGE:
-            return Agenda(lanes, None, passed_over)
+            return
         after = found[-1][:2]

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from holdfast.core import place as place_rules
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing, State
+from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing
 from holdfast.store import records
 
 ACTIVE, WAITING, RETRY, DEAD = range(4)
@@ -25,11 +24,6 @@ def number_of(reason: DeadReason | None) -> int | None:
 
 def place(standing: int, born: int, due: int, retry: int, attempts: int, held: bool) -> Place:
     return Place(STANDINGS[standing], born, due, retry, attempts, held)
-
-
-def state_of(standing: int, retry: int, circuit: int) -> State:
-    """What operators know a message by that was not delivered, in a circuit of this state's number."""
-    return place_rules.state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit])
 
 
 def encode(message: Message) -> tuple[bytes, bytes | None]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.core.errors import CorruptRecord
 from holdfast.store import records
 from holdfast.store.port import Operation
 from holdfast.store.postgres import arrivals, lanes
@@ -31,12 +30,11 @@ class Release(Operation):
 
 def take_in(connection: Connection, operation: TakeIn, terms: Terms) -> int:
     found = arrivals.shelve(connection, operation.shards)
-    touched = {}
+    touched: dict[str, str] = {}
     for id, lane, record in found:
-        try:
-            touched[lane] = records.decode_message(id, record)[0].host
-        except CorruptRecord:
-            touched.setdefault(lane, lane)  # Whoever reads the lane reports it.
+        message = records.message_or_none(id, record)
+        # Of one that can't be read whoever reads the lane tells.
+        touched[lane] = message.host if message is not None else touched.get(lane, lane)
     lanes.review(connection, touched, terms)
     return len(found)
 

@@ -58,20 +58,12 @@ class Counts:
         """What there is to write, by host and lane."""
         return {key: Sums(*counts) for key, counts in sorted(self._of.items()) if any(counts)}
 
-    @property
-    def bytes(self) -> int:
-        return sum(counts[3] for counts in self._of.values())
-
     def values(self, writer: int) -> dict[str, Any]:
         """Those of ADD."""
         changes = self.changes
-        columns = [list(column) for column in zip(*changes.values(), strict=True)] or [[]] * len(Sums._fields)
-        return {
-            "writer": writer,
-            "hosts": [host for host, _ in changes],
-            "lanes": [lane for _, lane in changes],
-            **dict(zip(Sums._fields, columns, strict=True)),
-        }
+        named = {"hosts": [host for host, _ in changes], "lanes": [lane for _, lane in changes]}
+        columns = {name: [sums[column] for sums in changes.values()] for column, name in enumerate(Sums._fields)}
+        return {"writer": writer, **named, **columns}
 
     def write(self, connection: Connection, writer: int) -> None:
         values = self.values(writer)
@@ -79,6 +71,7 @@ class Counts:
             connection.execute(ADD, values)
 
 
+_SUMS = "sum(first)::bigint, sum(retry)::bigint, sum(dead)::bigint, sum(bytes)::bigint"
 ON_TOP = """ON CONFLICT (host, lane, writer) DO UPDATE SET first = c.first + excluded.first,
     retry = c.retry + excluded.retry, dead = c.dead + excluded.dead, bytes = c.bytes + excluded.bytes"""
 ADD = f"""INSERT INTO counters AS c (host, lane, writer, first, retry, dead, bytes)
@@ -92,11 +85,8 @@ def _column(standing: int) -> int:
 
 
 def total(connection: Connection) -> Sums:
-    row = connection.execute(
-        """SELECT coalesce(sum(first), 0)::bigint, coalesce(sum(retry), 0)::bigint, coalesce(sum(dead), 0)::bigint,
-        coalesce(sum(bytes), 0)::bigint FROM counters"""
-    ).fetchone()
-    return Sums(*row) if row else Sums()
+    [row] = connection.execute(f"SELECT {_SUMS} FROM counters").fetchall()
+    return Sums(*(number or 0 for number in row))
 
 
 def held(connection: Connection, hosts: Iterable[str]) -> dict[str, int]:
@@ -110,9 +100,8 @@ def held(connection: Connection, hosts: Iterable[str]) -> dict[str, int]:
 def of_lanes(connection: Connection, lanes: list[tuple[str, str]]) -> dict[str, Sums]:
     """The sums of some lanes, each given with its host."""
     found = connection.execute(
-        """SELECT c.lane, sum(first)::bigint, sum(retry)::bigint, sum(dead)::bigint, sum(bytes)::bigint
-        FROM unnest(%s::text[], %s::text[]) AS v(host, lane) JOIN counters c ON c.host = v.host AND c.lane = v.lane
-        GROUP BY c.lane""",
+        f"""SELECT c.lane, {_SUMS} FROM unnest(%s::text[], %s::text[]) AS v(host, lane)
+        JOIN counters c ON c.host = v.host AND c.lane = v.lane GROUP BY c.lane""",
         ([host for host, _ in lanes], [lane for _, lane in lanes]),
     )
     return {lane: Sums(*sums) for lane, *sums in found}

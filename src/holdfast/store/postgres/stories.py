@@ -4,23 +4,25 @@ Nothing here costs by how much waits: pages are bounded, sums are kept, and of e
 at. A record that can't be read is left out and told of in `faults`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, State
+from holdfast.core.place import state_of
 from holdfast.core.room import WATERMARK
 from holdfast.core.schedule import expires_at
 from holdfast.store import records
-from holdfast.store.port import BATCH_BYTES, CircuitView, DeadFilter, Finished, StoreStatistics, Story
+from holdfast.store.looking import LOOKED_AT, choose
+from holdfast.store.port import CircuitView, DeadFilter, Finished, StoreStatistics, Story
 from holdfast.store.postgres import choosing, rows, shares
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import ACTIVE, DEAD, REASONS, RETRY, STATE_NUMBERS, STATES, WAITING
 from holdfast.store.postgres.shares import Sums
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.sound import UNREADABLE, check_attempt, check_message
-from holdfast.store.stories import LOOKED_AT
 
 Faults = list[tuple[str, str, str]]
 """Records that can't be read: the table, the key in hex, and what is wrong."""
@@ -32,13 +34,6 @@ Faults = list[tuple[str, str, str]]
 _STORED = f"""SELECT m.id, {rows.PLACE}, m.reason, coalesce(l.state, 0), m.record,
     CASE WHEN %s THEN coalesce(m.body, '') END FROM messages m LEFT JOIN lanes l ON l.lane = m.lane
     WHERE m.id = ANY(%s::bytea[])"""
-_IN_ORDER = """SELECT id, lane, standing, retry, record FROM (
-        (SELECT id, lane, standing, retry, NULL::bytea AS record FROM messages
-            WHERE id > %(after)s AND %(undelivered)s ORDER BY id LIMIT %(limit)s)
-        UNION ALL
-        (SELECT id, NULL, NULL, NULL, record FROM delivered WHERE id > %(after)s AND %(delivered)s
-            ORDER BY id LIMIT %(limit)s)
-    ) AS page ORDER BY id LIMIT %(limit)s"""
 
 
 def story(connection: Connection, id: MessageId, faults: Faults) -> Story | None:
@@ -49,7 +44,7 @@ def story(connection: Connection, id: MessageId, faults: Faults) -> Story | None
         if table != "attempts" and not found:
             raise CorruptRecord(what)
         faults.append((table, key, what))
-    return found.get(id)
+    return found[0] if found else None
 
 
 def stories(
@@ -63,31 +58,18 @@ def stories(
     """A page in the order of acceptance, and the id to go on after."""
     looked_at = LOOKED_AT if state is not None or lane is not None else min(limit, LOOKED_AT)
     terms = {
-        "after": after or b"",
+        "first": after + b"\0" if after is not None else b"",
         "undelivered": state is not State.DELIVERED,
         "delivered": state in (None, State.DELIVERED),
         "limit": looked_at + 1,
     }
-    page = connection.execute(_IN_ORDER, terms).fetchall()
-    states = _states(connection, {row[1] for row in page[:looked_at] if row[1] is not None})
-    chosen: list[MessageId] = []
-    last = after
-    for number, (id, of_lane, standing, retry, record) in enumerate(page):
-        if len(chosen) >= limit or number >= looked_at:
-            break
-        last = id
-        shown = State.DELIVERED if of_lane is None else rows.state_of(standing, retry, states.get(of_lane, 0))
-        if state in (None, shown) and (lane is None or lane == (of_lane or _delivered_lane(id, record))):
-            chosen.append(id)
-    else:
-        last = None
-    found = _stories(connection, chosen, faults, whole=False)
-    return [found[id] for id in chosen if id in found], last
 
+    def read(id: MessageId, of_lane: str | None, shown: State, _: Any, record: bytes) -> MessageId | None:
+        is_meant = state in (None, shown) and (lane is None or lane == (of_lane or _delivered_lane(id, record)))
+        return id if is_meant else None
 
-def _states(connection: Connection, lanes: Iterable[str]) -> dict[str, int]:
-    found = connection.execute("SELECT lane, state FROM lanes WHERE lane = ANY(%s) AND state <> 0", (list(lanes),))
-    return dict(found.fetchall())
+    chosen, last, _ = choose(choosing.in_order(connection, terms), limit, read)
+    return _stories(connection, chosen, faults, whole=False), last
 
 
 def _delivered_lane(id: MessageId, record: bytes) -> str | None:
@@ -99,57 +81,42 @@ def _delivered_lane(id: MessageId, record: bytes) -> str | None:
 
 def dead(connection: Connection, select: DeadFilter, limit: int, faults: Faults) -> tuple[list[Story], bytes | None]:
     """Dead letters whole by the time of death, and where to go on."""
-    chosen, after = choosing.dead_letters(connection, select, limit)
+    chosen, start = choosing.dead_letters(connection, select, limit)
     found = _stories(connection, chosen, faults, whole=True)
-    return [found[id] for id in chosen if id in found and found[id].state is State.DEAD], after
+    return [each for each in found if each.state is State.DEAD], start
 
 
 def waiting(
     connection: Connection, after: MessageId | None, limit: int, faults: Faults
 ) -> tuple[list[Entry], MessageId | None]:
     """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
-    page = connection.execute(
-        "SELECT id, standing, size FROM messages WHERE id > %s ORDER BY id LIMIT %s", (after or b"", LOOKED_AT + 1)
-    ).fetchall()
-    chosen: list[MessageId] = []
-    size = 0
-    last = after
-    for number, (id, standing, length) in enumerate(page):
-        if len(chosen) >= limit or size > BATCH_BYTES or number >= LOOKED_AT:
-            break
-        last = id
-        if standing != DEAD:
-            chosen.append(id)
-            size += length
-    else:
-        last = None
-    found = _stories(connection, chosen, faults, whole=True)
-    told = [found[id] for id in chosen if id in found]
-    return [Entry(each.message, each.place) for each in told if each.place and each.state is not State.DEAD], last
+    terms = {"first": after + b"\0" if after is not None else b"", "stated": False}
+    chosen, last, _ = choose(
+        choosing.in_order(connection, terms),
+        limit,
+        lambda id, _, state, size, *rest: (id, size) if state is not State.DEAD else None,
+        size_of=itemgetter(1),
+    )
+    found = _stories(connection, [id for id, _ in chosen], faults, whole=True)
+    return [Entry(each.message, each.place) for each in found if each.place and each.state is not State.DEAD], last
 
 
-def _stories(
-    connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool
-) -> dict[MessageId, Story]:
-    """Messages by their ids; a page of them does without larger bodies, which nobody reads there."""
+def _stories(connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool) -> list[Story]:
+    """Messages in the order asked for; a page of them does without larger bodies, which nobody reads there."""
     if not ids:
-        return {}
+        return []
     with connection.pipeline():
         stored = connection.execute(_STORED, (whole, ids))
         delivered = connection.execute("SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])", (ids,))
         attempts = attempts_of(connection, ids, faults)
-        told = {}
-        for row in stored.fetchall():
-            try:
-                told[row[0]] = _undelivered(row, attempts.get(row[0], []))
-            except UNREADABLE as error:
-                faults.append(("messages", row[0].hex(), str(error)))
-        for id, record in delivered.fetchall():
-            try:
-                told[id] = _delivered(id, record, attempts.get(id, []))
-            except UNREADABLE as error:
-                faults.append(("delivered", id.hex(), str(error)))
-    return told
+        told: dict[MessageId, Story] = {}
+        for table, found, read in (("messages", stored, _undelivered), ("delivered", delivered, _delivered)):
+            for row in found.fetchall():
+                try:
+                    told[row[0]] = read(row, attempts.get(row[0], []))
+                except UNREADABLE as error:
+                    faults.append((table, row[0].hex(), str(error)))
+    return [told[id] for id in ids if id in told]
 
 
 def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
@@ -159,7 +126,7 @@ def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     place = rows.place(*columns)
     message, size = rows.message(id, record, body)
     check_message(message, size)
-    state = rows.state_of(columns[0], place.retry, circuit)
+    state = state_of(place, STATES[circuit])
     if state is not State.DEAD:
         return Story(message, size, state, place, None, None, attempts)
     return Story(message, size, state, place, reason_of(reason), place.due, attempts)
@@ -171,8 +138,8 @@ def reason_of(number: int | None) -> DeadReason:
     return REASONS[number]
 
 
-def _delivered(id: MessageId, record: bytes, attempts: list[Attempt]) -> Story:
-    message, size, finished_at, last = records.decode_delivered(id, record)
+def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
+    message, size, finished_at, last = records.decode_delivered(*row)
     check_message(message, size)
     return Story(message, size, State.DELIVERED, None, None, finished_at, [*attempts, last])
 
@@ -280,15 +247,10 @@ def _by_state(connection: Connection) -> dict[CircuitState, int]:
 
 
 def _earliest_expiry(connection: Connection, terms: Terms) -> int | None:
-    moments = []
-    for record, oldest in connection.execute(_UNWELL_HEADS):
-        if oldest is None:
-            continue
-        try:
-            enabled_at = records.decode_lane(record).circuit.enabled_at
-        except CorruptRecord:
-            continue  # Whoever lists the circuits tells of it.
-        moments.append(expires_at(terms.rules.retry, oldest, enabled_at))
+    heads = connection.execute(_UNWELL_HEADS)
+    waiting = [(records.lane_or_none(record), oldest) for record, oldest in heads if oldest is not None]
+    # Of a lane that can't be read whoever lists the circuits tells.
+    moments = [expires_at(terms.rules.retry, oldest, lane.circuit.enabled_at) for lane, oldest in waiting if lane]
     return min(moments, default=None)
 
 
