@@ -48,9 +48,11 @@ _OLDEST = f"""{_MESSAGES} m.lane = %s AND m.standing = {{standing}} AND m.born <
 _LONG_DEAD = f"""{_MESSAGES} m.standing = {DEAD} AND m.due < %s ORDER BY m.due, m.id LIMIT %s
     FOR UPDATE OF m SKIP LOCKED"""
 _MOVE = f"""UPDATE messages m SET standing = v.standing, born = v.born, due = v.due, retry = v.retry, held = v.held,
-    reason = %s, shard = v.shard, arrival = CASE v.standing WHEN {ACTIVE} THEN nextval('arrivals') ELSE m.arrival END
-    FROM unnest(%s::bytea[], %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[], %s::boolean[], %s::smallint[])
-        AS v(id, standing, born, due, retry, held, shard) WHERE m.id = v.id"""
+    reason = %s, shard = v.shard, arrival = coalesce(v.arrival, m.arrival)
+    FROM (SELECT *, CASE standing WHEN {ACTIVE} THEN nextval('arrivals') END AS arrival FROM unnest(%s::bytea[],
+            %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[], %s::boolean[], %s::smallint[])
+        AS u(id, standing, born, due, retry, held, shard)) AS v WHERE m.id = v.id"""
+"""Arrivals are counted in the order of the list, whatever order the rows are found in."""
 
 
 class _Row(NamedTuple):
