@@ -116,6 +116,8 @@ class Member:
         self.owners: dict[int, int] = {}
         self.notifies = False
         """Whether the database can."""
+        self.listening = 1
+        """How many replicas deliver."""
 
     @property
     def begins_until(self) -> int:
@@ -236,7 +238,7 @@ class Member:
         if renewal.is_lost:
             self.lose()
             return
-        membership.run = renewal.run
+        membership.run, self.listening = renewal.run, len(renewal.delivering)
         self._renewed_at = asked_at
         jump = self._listener.connected(renewal, asked_at)
         dead = self._lives.dead(renewal.renewals, asked_at)

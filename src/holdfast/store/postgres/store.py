@@ -133,6 +133,8 @@ class PostgresStore:
         """What was accepted here, and has to wait for others that were before."""
         self._arrived_there: list[MessageId] = []
         self._was_named = trio.Event()
+        self._hints = arrivals.Hints(self._send_hints, lambda: self._member.listening)
+        self._holds_hints = False
         self._room = accepting.Room()
         self._last_id = bytes(16)
         self._unsure: Sequence[Operation] = ()
@@ -187,6 +189,7 @@ class PostgresStore:
                 nursery.start_soon(self._accepting.run)
                 nursery.start_soon(self._writing.run)
                 nursery.start_soon(self._take_arrivals)
+                nursery.start_soon(self._hints.run)
                 nursery.start_soon(self._requests.serve)
                 nursery.start_soon(partial(self._member.run, task_status=task_status))
         except* CommitFailed as failures:
@@ -431,16 +434,27 @@ class PostgresStore:
             for operation in operations
             if isinstance(operation, Accept)
         ]
+        terms = self._terms(0)
+        self._holds_hints = bool(terms.owners) and not self._hints.go_along()
+        if self._holds_hints:
+            terms = replace(terms, owners={})
         try:
             with self._arrived.noting_left() as left:
                 results, arrived = await accepting.accept(
-                    self._accepts, coming, self._room, self._terms(0), within=ANSWER_WITHIN
+                    self._accepts, coming, self._room, terms, within=ANSWER_WITHIN
                 )
                 self._arrived_there = [id for id in arrived if id not in left]
         except StoreAway as error:
             self.disconnected(error)
             raise
         return results
+
+    async def _send_hints(self, ids: Sequence[MessageId], shards: Sequence[int]) -> None:
+        channels, payloads = arrivals.notifications(ids, shards, self._terms(0))
+        if channels:
+            with suppress(StoreAway):  # The owners' next beats find them.
+                values = {"channels": channels, "payloads": payloads}
+                await self._reads.carry_out(arrivals.TELL, values, within=WORKED_WITHIN)
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
@@ -519,6 +533,8 @@ class PostgresStore:
         """To delivery, if it is this replica's; else the owner was notified."""
         message = operation.message
         if not self.owns(message.host) or self.is_leaving(message.host):
+            if self._holds_hints:
+                self._hints.hold(message)
             self.on_accepted_elsewhere(message)
         elif not in_order:
             self._own[message.id] = Entry(message, accepting.place_of(operation))
