@@ -29,10 +29,10 @@ test-long: $(READY)  ## the same with more of it: restarts, kills, worlds, webho
 	HOLDFAST_LONG=1 $(PYTEST)
 
 sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
-	PYTHONPATH=tests $(BIN)/python -m sim.explore $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.sim.explore $(if $(SEED),--seed $(SEED))
 
 fuzz: $(READY)  ## the same bytes through both HTTP engines until stopped; with SEED=... only that round
-	PYTHONPATH=tests $(BIN)/python -m fuzzing $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.fuzzing $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests docs
@@ -68,23 +68,23 @@ $(VENV)/tools/.ready: requirements-tools.lock $(READY)
 	$(TOOLS)/python $(INSTALL) --no-compile -r requirements-tools.lock
 	touch $@
 
-BENCH = PYTHONPATH=tests $(BIN)/python -m
+BENCH = $(BIN)/python -m
 BENCH_OPTIONS = $(if $(QUICK),--quick) $(if $(BACKLOG),--backlog $(BACKLOG)) $(if $(ONLY),--only $(ONLY)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT))
 
 bench: $(READY)  ## every figure as a ratio to the yardstick; QUICK=1, BACKLOG=, ONLY=, PAIRS=, OUT=
-	$(BENCH) bench.run $(BENCH_OPTIONS)
+	$(BENCH) tests.bench.run $(BENCH_OPTIONS)
 
 bench-peers: $(READY)  ## the same load on what is built instead: Redis and a queue; QUICK=1, ONLY=, OUT=
-	$(BENCH) bench.peers $(BENCH_OPTIONS)
+	$(BENCH) tests.bench.peers $(BENCH_OPTIONS)
 
 bench-churn: $(READY)  ## what MINUTES of steady traffic leave behind in PostgreSQL
-	$(BENCH) bench.churn --minutes $(MINUTES)
+	$(BENCH) tests.bench.churn --minutes $(MINUTES)
 
 bench-operators: $(READY)  ## what operators ask, with COUNT messages waiting and with none
-	$(BIN)/python tests/bench/operators.py $(COUNT)
+	$(BENCH) tests.bench.operators $(COUNT)
 
 bench-replay: $(READY)  ## dead replay of DEAD messages, interrupted and repeated
-	$(BIN)/python tests/bench/replay.py $(DEAD)
+	$(BENCH) tests.bench.replay $(DEAD)
 
 wheel: $(RUNS)  ## the wheel and the sdist, in dist/: the same sources give the same bytes
 	$(BIN)/python -m hatchling build

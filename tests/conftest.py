@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import forking
-import harness
-from harness import Gateway, Receiver, running
-from postgres import ELSEWHERE, OwnServer, Server
+from tests import forking, harness
+from tests.harness import Gateway, Receiver, running
+from tests.postgres import ELSEWHERE, OwnServer, Server
 
 MEASURED = "measured"
 

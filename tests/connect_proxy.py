@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from harness import PATIENCE
+from tests.harness import PATIENCE
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 

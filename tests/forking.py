@@ -26,8 +26,9 @@ from pathlib import Path
 from select import POLLIN, poll
 from typing import IO
 
-from amount import LONG
+from tests.amount import LONG
 
+ROOT = Path(__file__).parents[1]
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 EXECUTABLE = HOLDFAST if LONG else None
 """What is executed; None to fork."""
@@ -100,9 +101,9 @@ class _Forker:
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            words = [sys.executable, __file__, str(theirs.fileno())]
+            words = [sys.executable, "-m", "tests.forking", str(theirs.fileno())]
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT
             )
         atexit.register(self._stop)
 

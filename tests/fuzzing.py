@@ -1,7 +1,7 @@
 """The same bytes through both engines, whole and in pieces: verdict, values and ends of messages must be the same.
 
-A seed stands for a round of inputs, the same each time. `python -m fuzzing` runs rounds until stopped or until engines
-differ, with a seed only that one; it prints the smallest input that it finds for a difference.
+A seed stands for a round of inputs, the same each time. `python -m tests.fuzzing` runs rounds until it is stopped or
+the engines differ; with a seed it runs only that round. It prints the smallest input that shows a difference.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from itertools import count
 from random import Random, SystemRandom
 from typing import NamedTuple
 
-from fuzz_inputs import Input, draw
 from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
 from holdfast.http.errors import BadAnswer, ProtocolError
 from holdfast.http.message import Headers
+from tests.fuzz_inputs import Input, draw
 
 ROUND = 20_000
 SEEDS = 1 << 32

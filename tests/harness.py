@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-import forking
+from tests import forking
 
 HOLDFAST = forking.HOLDFAST
 PATIENCE = 30.0

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from ports import refusing_port
+from tests.ports import refusing_port
 
 ELSEWHERE = os.environ.get("HOLDFAST_TEST_POSTGRES")
 ROLE = "holdfast"

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.config import ConfigError, build
 from holdfast.config.files import MOST
-from holdfast.credentials import read_credentials
+from holdfast.process.credentials import read_credentials
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
-from holdfast.descriptors import FEWEST, OPERATORS, OWN, share_out
 from holdfast.http.transport import MAX_IDLE
+from holdfast.process.descriptors import FEWEST, OPERATORS, OWN, share_out
 
 DELIVERIES = 320
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from holdfast.clock import TrioClock
-from holdfast.lifecycle import watch_clock
+from holdfast.process.lifecycle import watch_clock
 
 DAY = 86_400_000
 LOOKS = 300

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.log import JsonFormatter, TextFormatter, event, setup
+from holdfast.process.log import JsonFormatter, TextFormatter, event, setup
 
 LOGGER = logging.getLogger("holdfast.test")
 NOON = 1_767_268_801.1239
@@ -173,7 +173,7 @@ def test_a_stream_that_fails_loses_the_line_and_nothing_else(
 @pytest.mark.parametrize("target", ["full disk", "closed pipe", "closed stream"])
 def test_a_process_with_a_broken_stderr_still_ends_well(target: str) -> None:
     code = (
-        "import logging, sys; from holdfast.log import event, setup; setup('json', 'info')\n"
+        "import logging, sys; from holdfast.process.log import event, setup; setup('json', 'info')\n"
         f"if {target == 'closed stream'}: sys.stderr.close()\n"
         "for number in range(1000): event(logging.getLogger('holdfast'), logging.ERROR, 'lost', a=number)\n"
         "print('went on')"

@@ -12,8 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from holdfast.clock import TrioClock
-from holdfast.log import setup
-from holdfast.news import (
+from holdfast.events import (
     KEPT_FOR_A_LISTENER,
     LATEST_FAILURES,
     LINES_A_SECOND,
@@ -24,6 +23,7 @@ from holdfast.news import (
     Event,
     News,
 )
+from holdfast.process.log import setup
 
 START = 1_750_000_000_000
 MINUTE = SUMMING_OVER / 1000

@@ -18,8 +18,8 @@ import httpx
 import pytest
 from packaging.requirements import Requirement
 
-from harness import PATIENCE, PLAIN, READY, Receiver, settings
 from holdfast import __version__
+from tests.harness import PATIENCE, PLAIN, READY, Receiver, settings
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "src" / "holdfast"

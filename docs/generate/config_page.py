@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast.config.faults import BadValue
 from holdfast.config.layers import PREFIX
 from holdfast.config.table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
-from holdfast.reloading import NEEDS_RESTART
+from holdfast.process.reload import NEEDS_RESTART
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "holdfast.toml"
 

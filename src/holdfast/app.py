@@ -23,22 +23,14 @@ from holdfast.core.board import attempts_per_address
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.ownership import Role
 from holdfast.core.tally import Tally
-from holdfast.credentials import Credentials, read_credentials
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.delivery.settling import Telling
 from holdfast.delivery.ways import Ways, WaySettings
-from holdfast.descriptors import room_for
+from holdfast.events import News
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
-from holdfast.intake import LAST_ANSWERS, Intake, NoIntake
-from holdfast.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_clock
-from holdfast.listening import CannotListen, Listeners, group_number, open_listeners
-from holdfast.log import event, setup
-from holdfast.news import News
-from holdfast.notify import Notifier
-from holdfast.opening import Opened, open_store, store_rules
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
@@ -48,10 +40,13 @@ from holdfast.operate.peers import Admission
 from holdfast.operate.probes import Probes, refuse_body
 from holdfast.operate.routing import Router
 from holdfast.operate.status import StatusListener
-from holdfast.reloading import changed, files_read, merge
-from holdfast.split.parent import IngestProcess
-from holdfast.store.spool import Spool
-from holdfast.telling import (
+from holdfast.process.credentials import Credentials, read_credentials
+from holdfast.process.descriptors import room_for
+from holdfast.process.ingest_listener import LAST_ANSWERS, Intake, NoIntake
+from holdfast.process.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_clock
+from holdfast.process.listeners import CannotListen, Listeners, group_number, open_listeners
+from holdfast.process.log import event, setup
+from holdfast.process.log_messages import (
     tell_away,
     tell_clock,
     tell_end,
@@ -64,7 +59,11 @@ from holdfast.telling import (
     tell_spooling,
     tell_start,
 )
-from holdfast.watching import Watch
+from holdfast.process.reload import Watch, changed, files_read, merge
+from holdfast.process.service_manager import Notifier
+from holdfast.process.stores import Opened, open_store, store_rules
+from holdfast.split.parent import IngestProcess
+from holdfast.store.spool import Spool
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
 

@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 
 import trio
 
-from bench.database import Database
-from bench.fill import lane, message, settings
-from bench.fill_postgres import terms_of_now
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import Attempt, Entry, Fault, Kind, Message, Place, Standing, next_id
 from holdfast.core.ownership import LEASE, SHARDS, shard_of
@@ -22,6 +19,9 @@ from holdfast.store.port import Accept, Accepted, Deliver, Fail, Operation
 from holdfast.store.postgres import accepting, outcomes, ownership, rows
 from holdfast.store.postgres.connection import Connection, Line
 from holdfast.store.postgres.contact import make_contact
+from tests.bench.database import Database
+from tests.bench.fill import lane, message, settings
+from tests.bench.fill_postgres import terms_of_now
 
 GROUP = 64
 GROUPS = 40

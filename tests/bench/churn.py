@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.database import Database, Databases
-from bench.load import paced
-from bench.measuring import Usage, usage
-from bench.sink import Sink
-from bench.systems import Holdfast, fleet
 from holdfast.store.postgres.reads import DUE, FRESH
+from tests.bench.database import Database, Databases
+from tests.bench.load import paced
+from tests.bench.measuring import Usage, usage
+from tests.bench.sink import Sink
+from tests.bench.systems import Holdfast, fleet
 
 MINUTE = 60.0
 SETTLED = 20

@@ -5,7 +5,7 @@ from math import ceil
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from bench.session import Session
+from tests.bench.session import Session
 
 WAITING = (0, 1_000, 10_000, 100_000, 1_000_000)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.measuring import Run
+from tests.bench.measuring import Run
 
 
 @dataclass(frozen=True)

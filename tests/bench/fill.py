@@ -13,10 +13,10 @@ from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Message
 from holdfast.delivery.service import circuit_rules, retry_rules
-from holdfast.store.ledger import Ledger
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, SaveLane
-from holdfast.store.work import StoreRules
 
 BODY = (b'{"event": "invoice.paid", "amount": 1200}' * 25)[:1024]
 AT_ONCE = 512

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from bench.fill import lane, message, settings
 from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.opening import store_rules
+from holdfast.process.stores import store_rules
+from holdfast.store.embedded.writes import live_record
 from holdfast.store.port import ALL_CLASSES, Ask
 from holdfast.store.postgres import lanes, reads, rows, stories
 from holdfast.store.postgres.connection import Connection, connect
@@ -21,7 +21,7 @@ from holdfast.store.postgres.contact import make_contact
 from holdfast.store.postgres.rows import WAITING
 from holdfast.store.postgres.shares import FOLDED, Counts
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.writes import live_record
+from tests.bench.fill import lane, message, settings
 
 LANES = 16
 READ = 16

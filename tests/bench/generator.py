@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from time import perf_counter
 
-from bench.sink import loopback
+from tests.bench.sink import loopback
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 SEND_BUFFER = 1 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from bench.processes import end, python
+from tests.bench.processes import end, python
 
 OWN_PROCESSES = 2
 CONNECTIONS = 32
@@ -99,7 +99,7 @@ def _generator(
     path = url.partition(parts.netloc)[2]
     options = {"size": size, "connections": connections, "seconds": seconds, "rate": rate}
     flags = [f"--{name}={value}" for name, value in options.items()]
-    return python("bench.generator", parts.netloc, path, *flags, *more, stdout=subprocess.PIPE)
+    return python("tests.bench.generator", parts.netloc, path, *flags, *more, stdout=subprocess.PIPE)
 
 
 def _merge(processes: Sequence["subprocess.Popen[str]"]) -> Load:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
-from bench.load import CONNECTIONS, SIZE, Load, closed
-from bench.processes import Memory, cpu_seconds, memory, tree
-from bench.sink import Sink
-from bench.systems import Groups, System
+from tests.bench.load import CONNECTIONS, SIZE, Load, closed
+from tests.bench.processes import Memory, cpu_seconds, memory, tree
+from tests.bench.sink import Sink
+from tests.bench.systems import Groups, System
 
 PATIENCE = 300.0
 

@@ -17,9 +17,7 @@ from time import perf_counter
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from harness import Gateway, Receiver, running
+from tests.harness import Gateway, Receiver, running
 
 FROZEN = "frozen.example:443"
 ROUNDS = 40

@@ -19,14 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bench.figures import Bound, Figure, details
-from bench.measuring import Run, saturate, wait_until
-from bench.peer_install import APPS, CannotInstall, Installed
-from bench.processes import end
-from bench.run import arguments, measure, prepared, write
-from bench.scenarios import SCENARIOS, Scenario, at_least, at_most
-from bench.session import Session
-from bench.systems import holdfast
+from tests.bench.figures import Bound, Figure, details
+from tests.bench.measuring import Run, saturate, wait_until
+from tests.bench.peer_install import APPS, CannotInstall, Installed
+from tests.bench.processes import end
+from tests.bench.run import arguments, measure, prepared, write
+from tests.bench.scenarios import SCENARIOS, Scenario, at_least, at_most
+from tests.bench.session import Session
+from tests.bench.systems import holdfast
 
 FOLDER = Path("var/peers")
 

@@ -13,7 +13,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 PATIENCE = 30.0
 GONE = (FileNotFoundError, ProcessLookupError)
 """A process that just ended; what it used is its parent's then."""
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Memory(NamedTuple):
@@ -68,7 +68,7 @@ def many_files() -> None:
 def python(module: str, *arguments: str, **more: Any) -> "subprocess.Popen[str]":
     """A module of the benchmarks as a process of its own."""
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)}, text=True, **more)
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, **more)
 
 
 def end(process: "subprocess.Popen[str]") -> None:

@@ -14,22 +14,18 @@ from time import perf_counter
 
 import trio
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fill import AT_ONCE, message
-
-from harness import HOLDFAST, Gateway, Receiver, running, until
 from holdfast.clock import BootClock
 from holdfast.config import build
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Kind, Place, Standing
 from holdfast.core.schedule import Dead
 from holdfast.delivery.service import circuit_rules, retry_rules
-from holdfast.store.ledger import Ledger
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, Fail
-from holdfast.store.work import StoreRules
+from tests.bench.fill import AT_ONCE, message
+from tests.harness import HOLDFAST, Gateway, Receiver, running, until
 
 
 async def bury(folder: Path, count: int, host: str) -> None:

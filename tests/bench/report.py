@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figure
-from bench.scenarios import Scenario
+from tests.bench.figures import Figure
+from tests.bench.scenarios import Scenario
 
 Row = tuple[Scenario, Figure]
 

@@ -19,16 +19,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from bench.costs import Cost, costs, draw
-from bench.database import Databases
-from bench.figures import Figure
-from bench.load import WRK
-from bench.processes import many_files
-from bench.report import Row, document, markdown, table
-from bench.scenarios import SCENARIOS, Scenario
-from bench.session import Session
-from bench.sink import Sink
-from bench.stores import Stores
+from tests.bench.costs import Cost, costs, draw
+from tests.bench.database import Databases
+from tests.bench.figures import Figure
+from tests.bench.load import WRK
+from tests.bench.processes import many_files
+from tests.bench.report import Row, document, markdown, table
+from tests.bench.scenarios import SCENARIOS, Scenario
+from tests.bench.session import Session
+from tests.bench.sink import Sink
+from tests.bench.stores import Stores
 
 PLOT = "costs"
 MANY_HOSTS = 100_000

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench import scenarios_backlog as backlog
-from bench import scenarios_bounds as bounds
-from bench import scenarios_fleet as fleet
-from bench import scenarios_load as load
-from bench import scenarios_steady as steady
-from bench.figures import Bound, Figure
-from bench.session import Session
+from tests.bench import scenarios_backlog as backlog
+from tests.bench import scenarios_bounds as bounds
+from tests.bench import scenarios_fleet as fleet
+from tests.bench import scenarios_load as load
+from tests.bench import scenarios_steady as steady
+from tests.bench.figures import Bound, Figure
+from tests.bench.session import Session
 
 
 class Scenario(NamedTuple):

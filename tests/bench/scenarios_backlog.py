@@ -9,13 +9,13 @@ from time import perf_counter
 
 import httpx
 
-from bench.figures import Figure, details
-from bench.measuring import Run, pids
-from bench.processes import cpu_seconds, memory
-from bench.session import Drain, Session
-from bench.stores import frozen_and_disabled, many_enabled, many_frozen, one_enabled
-from bench.systems import Holdfast, holdfast
-from harness import Received, Receiver
+from tests.bench.figures import Figure, details
+from tests.bench.measuring import Run, pids
+from tests.bench.processes import cpu_seconds, memory
+from tests.bench.session import Drain, Session
+from tests.bench.stores import frozen_and_disabled, many_enabled, many_frozen, one_enabled
+from tests.bench.systems import Holdfast, holdfast
+from tests.harness import Received, Receiver
 
 FEW = 1_000
 CROWD = 100_000

@@ -12,13 +12,13 @@ from statistics import median
 
 import httpx
 
-from bench.figures import Figure
-from bench.measuring import pids, wait_until
-from bench.processes import memory
-from bench.scenarios_backlog import arrivals
-from bench.session import Session
-from bench.stores import one_enabled
-from bench.systems import Holdfast, holdfast
+from tests.bench.figures import Figure
+from tests.bench.measuring import pids, wait_until
+from tests.bench.processes import memory
+from tests.bench.scenarios_backlog import arrivals
+from tests.bench.session import Session
+from tests.bench.stores import one_enabled
+from tests.bench.systems import Holdfast, holdfast
 
 SLOW_SYNC = 400
 """Milliseconds that an fsync takes longer."""

@@ -11,17 +11,17 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from bench.ahead import write_ahead
-from bench.database import Database
-from bench.figures import Figure
-from bench.fill_postgres import fill, questions
-from bench.load import CONNECTIONS, Load, paced
-from bench.measuring import Run, checked, saturate, usage
-from bench.session import Drain, Session
-from bench.stores import FROZEN
-from bench.systems import Holdfast, fleet, holdfast
-from harness import until
 from holdfast.core.circuit import CircuitState
+from tests.bench.ahead import write_ahead
+from tests.bench.database import Database
+from tests.bench.figures import Figure
+from tests.bench.fill_postgres import fill, questions
+from tests.bench.load import CONNECTIONS, Load, paced
+from tests.bench.measuring import Run, checked, saturate, usage
+from tests.bench.session import Drain, Session
+from tests.bench.stores import FROZEN
+from tests.bench.systems import Holdfast, fleet, holdfast
+from tests.harness import until
 
 MANY = 256
 """Connections."""

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import httpx
 
-from bench.figures import Figure, details
-from bench.load import CONNECTIONS, WRK, alongside, closed, paced
-from bench.measuring import Run, checked, pids, saturate, wait_until
-from bench.processes import cpu_seconds, memory
-from bench.session import Pair, Session
-from bench.systems import Holdfast, System, holdfast, yardstick
+from tests.bench.figures import Figure, details
+from tests.bench.load import CONNECTIONS, WRK, alongside, closed, paced
+from tests.bench.measuring import Run, checked, pids, saturate, wait_until
+from tests.bench.processes import cpu_seconds, memory
+from tests.bench.session import Pair, Session
+from tests.bench.systems import Holdfast, System, holdfast, yardstick
 
 LARGE = 64 << 10
 HANGING = 200

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import NamedTuple
 
-from bench.figures import Figure
-from bench.load import paced
-from bench.measuring import Usage, checked, usage
-from bench.session import Session
-from bench.systems import Holdfast, fleet
+from tests.bench.figures import Figure
+from tests.bench.load import paced
+from tests.bench.measuring import Usage, checked, usage
+from tests.bench.session import Session
+from tests.bench.systems import Holdfast, fleet
 
 RATE = 200.0
 CONNECTIONS = 32

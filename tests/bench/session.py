@@ -10,13 +10,13 @@ from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from bench.database import Databases
-from bench.load import SIZE
-from bench.measuring import Run, Usage, pids, saturate, usage, wait_until
-from bench.processes import Memory, memory
-from bench.sink import Sink
-from bench.stores import Stores, one_enabled, one_frozen
-from bench.systems import System, holdfast, yardstick
+from tests.bench.database import Databases
+from tests.bench.load import SIZE
+from tests.bench.measuring import Run, Usage, pids, saturate, usage, wait_until
+from tests.bench.processes import Memory, memory
+from tests.bench.sink import Sink
+from tests.bench.stores import Stores, one_enabled, one_frozen
+from tests.bench.systems import System, holdfast, yardstick
 
 SPREAD = 16
 """Hosts that the load of a fleet is for: a replica owns some of them."""

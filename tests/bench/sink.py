@@ -17,7 +17,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from bench.processes import end, python
+from tests.bench.processes import end, python
 
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -77,7 +77,7 @@ class Sink:
         counter = Path(self._folder.name) / "count"
         counter.write_bytes(bytes(COUNTER))
         descriptor = self._socket.fileno()
-        return python("bench.sink", str(descriptor), str(counter), str(fail_every), pass_fds=[descriptor])
+        return python("tests.bench.sink", str(descriptor), str(counter), str(fail_every), pass_fds=[descriptor])
 
     def _wait(self) -> None:
         """The socket listens already, so a connection is answered as soon as the process is there."""

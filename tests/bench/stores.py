@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import trio
 
-from bench.fill import fill, settings
-from bench.sink import loopback
 from holdfast.core.circuit import CircuitState
+from tests.bench.fill import fill, settings
+from tests.bench.sink import loopback
 
 FROZEN = "frozen.example:443"
 DISABLED = 10

@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
-import forking
-from bench.database import Database
-from bench.processes import end, python
-from bench.yardstick import IN_FLIGHT
-from harness import Gateway, start, until
+from tests import forking
+from tests.bench.database import Database
+from tests.bench.processes import end, python
+from tests.bench.yardstick import IN_FLIGHT
+from tests.harness import Gateway, start, until
 
 SETTINGS = {
     "store__max_size": "16GiB",
@@ -95,7 +95,7 @@ def _groups_of(gateway: Gateway) -> Groups:
 @contextmanager
 def yardstick(folder: Path, sink: str) -> Iterator[Yardstick]:
     folder.mkdir(parents=True)
-    process = python("bench.yardstick", "--store", str(folder), "--sink", sink, stdout=subprocess.PIPE)
+    process = python("tests.bench.yardstick", "--store", str(folder), "--sink", sink, stdout=subprocess.PIPE)
     try:
         yield Yardstick(process)
     finally:

@@ -12,23 +12,23 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import load
-from bench.ahead import write_ahead
-from bench.costs import Cost, draw
-from bench.database import Database
-from bench.figures import Bound, Figure
-from bench.fill import BODY
-from bench.fill_postgres import fill, questions, terms_of_now
-from bench.generator import Client, Generator, request
-from bench.processes import cpu_seconds
-from bench.report import document, markdown, table, verdict
-from bench.scenarios import Scenario
-from bench.sink import NGINX, Sink
-from harness import Receiver
 from holdfast.core.circuit import CircuitState
 from holdfast.store.postgres.contact import connected
 from holdfast.store.postgres.fsck import Audit
-from postgres import OwnServer, Server
+from tests.bench import load
+from tests.bench.ahead import write_ahead
+from tests.bench.costs import Cost, draw
+from tests.bench.database import Database
+from tests.bench.figures import Bound, Figure
+from tests.bench.fill import BODY
+from tests.bench.fill_postgres import fill, questions, terms_of_now
+from tests.bench.generator import Client, Generator, request
+from tests.bench.processes import cpu_seconds
+from tests.bench.report import document, markdown, table, verdict
+from tests.bench.scenarios import Scenario
+from tests.bench.sink import NGINX, Sink
+from tests.harness import Receiver
+from tests.postgres import OwnServer, Server
 
 STALL = 0.4
 

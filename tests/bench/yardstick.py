@@ -3,7 +3,7 @@
 No limits, no errors, no retries, no circuits: what trio, httptools, msgpack and lmdb allow on one core when nothing is
 looked after. holdfast's figures are given as ratios to this one's, measured in the same run.
 
-    python -m bench.yardstick --store FOLDER --sink 127.0.0.1:9100
+    python -m tests.bench.yardstick --store FOLDER --sink 127.0.0.1:9100
 
 Prints its port. POST anything to it; everything goes to the sink.
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import forking
-from cli.scripted import Script, documents, status, tcp_script, unix_script
+from tests import forking
+from tests.cli.scripted import Script, documents, status, tcp_script, unix_script
 
 EXECUTABLE = str(Path(sys.executable).with_name("holdfast"))
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.conftest import EXECUTABLE
+from tests.cli.conftest import EXECUTABLE
 
 PATIENCE = 30.0
 

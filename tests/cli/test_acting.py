@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.scripted import Document, Script, circuit, documents, message, problem
 from holdfast.cli import drain, message_actions, switching
 from holdfast.cli.main import main
+from tests.cli.scripted import Document, Script, circuit, documents, message, problem
 
 Captured = pytest.CaptureFixture[str]
 

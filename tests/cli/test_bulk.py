@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.scripted import Received, Script, circuit, documents, problem, status
-from cli.terminal import PATIENCE, on_terminal
 from holdfast.cli.bulk import STEP
 from holdfast.cli.main import main
 from holdfast.cli.progress import picture
+from tests.cli.scripted import Received, Script, circuit, documents, problem, status
+from tests.cli.terminal import PATIENCE, on_terminal
 
 Captured = pytest.CaptureFixture[str]
 

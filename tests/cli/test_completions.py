@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import forking
-from cli.conftest import EXECUTABLE, Run
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.completions import tree
+from tests import forking
+from tests.cli.conftest import EXECUTABLE, Run
 
 BASH = """
 source "$1"

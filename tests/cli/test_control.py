@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import EXECUTABLE, Run
-from cli.scripted import Answer, Script, circuit, documents, message, problem, status
 from holdfast.cli.gateway import PAGE, Gateway
 from holdfast.cli.main import main
+from tests.cli.conftest import EXECUTABLE, Run
+from tests.cli.scripted import Answer, Script, circuit, documents, message, problem, status
 
 Captured = pytest.CaptureFixture[str]
 

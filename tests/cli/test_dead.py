@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import EXECUTABLE
-from cli.scripted import Answer, Document, Script, documents, message, problem, status
-from cli.scripted import attempt as tried
-from cli.terminal import on_terminal
 from holdfast.cli import dead
 from holdfast.cli.gateway import PAGE
 from holdfast.cli.main import main
+from tests.cli.conftest import EXECUTABLE
+from tests.cli.scripted import Answer, Document, Script, documents, message, problem, status
+from tests.cli.scripted import attempt as tried
+from tests.cli.terminal import on_terminal
 
 Captured = pytest.CaptureFixture[str]
 

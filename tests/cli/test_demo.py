@@ -15,14 +15,14 @@ import httpx
 import pytest
 import trio
 
-from cli.conftest import EXECUTABLE
-from harness import PLAIN
 from holdfast.cli.demo import stamp
 from holdfast.cli.main import main
 from holdfast.clock import sleep_until
 from holdfast.demo import play
 from holdfast.demo.clock import FastClock
 from holdfast.demo.promise import PromiseBroken
+from tests.cli.conftest import EXECUTABLE
+from tests.harness import PLAIN
 
 PATIENCE = 120.0
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from amount import amount
-from cli.conftest import EXECUTABLE, Run
-from contract.builders import EXHAUSTED, Desk, active, attempt, lane
-from harness import PATIENCE, running, until
 from holdfast.core.message import Message
+from holdfast.store.embedded.tables import Table
 from holdfast.store.moving import PAGE
 from holdfast.store.port import Accept, Fail
-from holdfast.store.tables import Table
-from ports import refusing_port
-from postgres import PASSWORD, OwnServer
-from store.fleets import ids_in, rows
-from store.populated import Populated, build, populate, put
+from tests.amount import amount
+from tests.cli.conftest import EXECUTABLE, Run
+from tests.contract.builders import EXHAUSTED, Desk, active, attempt, lane
+from tests.harness import PATIENCE, running, until
+from tests.ports import refusing_port
+from tests.postgres import PASSWORD, OwnServer
+from tests.store.fleets import ids_in, rows
+from tests.store.populated import Populated, build, populate, put
 
 NOBODY = "postgresql://holdfast:s3cret@127.0.0.1"
 

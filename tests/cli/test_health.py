@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Run
-from cli.scripted import Answer, Script, tcp_script
 from holdfast.cli.addresses import dialled, spelled
 from holdfast.cli.failure import Failure
 from holdfast.cli.health import ask
 from holdfast.cli.main import main
+from tests.cli.conftest import Run
+from tests.cli.scripted import Answer, Script, tcp_script
 
 Captured = pytest.CaptureFixture[str]
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from cli.conftest import EXECUTABLE, Run
 from holdfast import __version__
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
+from tests.cli.conftest import EXECUTABLE, Run
 
 Captured = pytest.CaptureFixture[str]
 

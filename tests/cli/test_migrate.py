@@ -6,10 +6,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cli.conftest import Run
 from holdfast.store.postgres.schema import SCHEMA, VERSION
-from ports import refusing_port
-from postgres import PASSWORD
+from tests.cli.conftest import Run
+from tests.ports import refusing_port
+from tests.postgres import PASSWORD
 
 
 @pytest.fixture

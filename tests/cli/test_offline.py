@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import EXECUTABLE, Run
-from harness import running
 from holdfast.core.message import id_text
-from holdfast.store.tables import Table
-from store.populated import Populated, build, put
+from holdfast.store.embedded.tables import Table
+from tests.cli.conftest import EXECUTABLE, Run
+from tests.harness import running
+from tests.store.populated import Populated, build, put
 
 COMMANDS = (["fsck"], ["export", "-"], ["import", "-"], ["compact"])
 HEADER = '{"format": "holdfast-export", "version": 1}\n'

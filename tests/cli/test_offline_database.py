@@ -6,14 +6,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cli.conftest import Run
-from contract.builders import Desk
-from harness import Receiver, running, until
 from holdfast.core.message import id_text
 from holdfast.store.port import Accept
-from ports import refusing_port
-from postgres import PASSWORD
-from store.populated import Populated, build, populate
+from tests.cli.conftest import Run
+from tests.contract.builders import Desk
+from tests.harness import Receiver, running, until
+from tests.ports import refusing_port
+from tests.postgres import PASSWORD
+from tests.store.populated import Populated, build, populate
 
 NOTHING = '{"format": "holdfast-export", "version": 2}\n{"kind": "end", "lines": 1}\n'
 CLEAN = "the store is clean\n"

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.scripted import attempt, circuit, message, status
 from holdfast.cli import circuits, messages, switching
 from holdfast.cli import status as status_command
 from holdfast.cli.text import WIDTH
+from tests.cli.scripted import attempt, circuit, message, status
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from cli.conftest import Run
 from holdfast.cli.main import main
 from holdfast.config import Config
 from holdfast.core.ownership import Role
+from tests.cli.conftest import Run
 
 Captured = pytest.CaptureFixture[str]
 

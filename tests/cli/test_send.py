@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Run
-from cli.scripted import Answer, Script, problem
 from holdfast.cli.main import main
 from holdfast.cli.send import content_type_of
+from tests.cli.conftest import Run
+from tests.cli.scripted import Answer, Script, problem
 
 Captured = pytest.CaptureFixture[str]
 

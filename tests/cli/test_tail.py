@@ -2,9 +2,9 @@
 
 import pytest
 
-from cli.scripted import Answer, Document, Script, problem
 from holdfast.cli.main import main
 from holdfast.cli.tail import render
+from tests.cli.scripted import Answer, Document, Script, problem
 
 Captured = pytest.CaptureFixture[str]
 

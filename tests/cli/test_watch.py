@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from cli.scripted import Script, circuit, documents, problem, status
-from cli.terminal import on_terminal
 from holdfast.cli.gateway import PAGE
 from holdfast.cli.main import main
 from holdfast.cli.watching import fitted
+from tests.cli.scripted import Script, circuit, documents, problem, status
+from tests.cli.terminal import on_terminal
 
 Captured = pytest.CaptureFixture[str]
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.config import ConfigError, build
 from holdfast.config.faults import unreadable
 from holdfast.config.table import KEYS, ROUTE_KEYS, SECTIONS
-from holdfast.credentials import read_credentials
+from holdfast.process.credentials import read_credentials
 
 CANARY = "c4n4ry"
 NUMBER = 867_530_986_753

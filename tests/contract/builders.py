@@ -11,16 +11,15 @@ from typing import Any
 
 import trio
 
-from contract.inside import Inside
-from contract.inside import dump as dump
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Headers, Kind, Message, MessageId, Place, Standing
 from holdfast.core.schedule import Dead, RetryAt, RetryRules
-from holdfast.store.ledger import Ledger
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.memory import MemoryEngine
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Engine
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import (
     Accept,
     Ask,
@@ -34,8 +33,9 @@ from holdfast.store.port import (
     Story,
     View,
 )
-from holdfast.store.tables import Engine
-from holdfast.store.work import StoreRules
+from tests.contract.inside import Inside
+from tests.contract.inside import dump as dump
+from tests.store.memory import MemoryEngine
 
 SECOND = 1_000
 MINUTE = 60 * SECOND

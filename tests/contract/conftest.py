@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from contract.builders import RULES, Desk, engine_maker
-from contract.shared import SharedDesk
+from tests.contract.builders import RULES, Desk, engine_maker
+from tests.contract.shared import SharedDesk
 
 OpenDesk = Callable[..., Awaitable[Desk]]
 EMBEDDED = ("lmdb", "memory")

@@ -9,9 +9,9 @@ from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.room import MESSAGE_COST
 from holdfast.core.schedule import expires_at
 from holdfast.store import records
+from holdfast.store.embedded.tables import Moment, Table
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.records import stamp, unstamp
-from holdfast.store.tables import Moment, Table
-from holdfast.store.work import StoreRules
 
 Tables = dict[Table, list[tuple[bytes, bytes]]]
 

@@ -14,8 +14,8 @@ from holdfast.core.message import Message, MessageId, Standing
 from holdfast.core.ownership import shard_of
 from holdfast.core.room import MESSAGE_COST
 from holdfast.store import records
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import LaneRecord
-from holdfast.store.work import StoreRules
 
 STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)
 STATES = (CircuitState.ENABLED, CircuitState.DISABLED, CircuitState.FROZEN)

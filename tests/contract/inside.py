@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from contract import consistency
 from holdfast.core.message import MessageId
+from holdfast.store.embedded.tables import META_EPOCH, Engine, Table
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.records import numbered
-from holdfast.store.tables import META_EPOCH, Engine, Table
-from holdfast.store.work import StoreRules
+from tests.contract import consistency
 
 GARBAGE = b"\xc1garbage"
 

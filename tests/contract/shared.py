@@ -7,14 +7,14 @@ from typing import Any
 import psycopg
 import trio
 
-from contract import consistency_postgres as consistency
-from contract.builders import Desk, lane
-from contract.inside import GARBAGE
-from harness import PATIENCE
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import MessageId, id_text
 from holdfast.store.port import Accept, Accepted, Ask, Operation, ReplayDead, Retried, RetryNow, SaveLane, Shelve, Swept
 from holdfast.store.postgres.store import PostgresStore
+from tests.contract import consistency_postgres as consistency
+from tests.contract.builders import Desk, lane
+from tests.contract.inside import GARBAGE
+from tests.harness import PATIENCE
 
 FOR_EVER = 1 << 40
 """A lease that outlasts every leap of a test's clock."""

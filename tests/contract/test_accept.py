@@ -3,11 +3,11 @@
 import pytest
 from pytest import MonkeyPatch
 
-from contract.builders import EVER, HOST, MINUTE, NOW, Desk, active, ids
-from contract.conftest import embedded
 from holdfast.core.message import Message, Place, Standing, State
 from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Purge, Shelve
+from tests.contract.builders import EVER, HOST, MINUTE, NOW, Desk, active, ids
+from tests.contract.conftest import embedded
 
 SIZES = [0, 1, 1024, 1_700, 1_989, 1_990, 1_991, 4_079, 4_080, 4_081, 8_160, 8_161, 65_536, 1 << 20]
 
@@ -121,7 +121,7 @@ async def test_a_restart_takes_up_more_than_one_batch_of_active_messages(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.together(*(Accept(desk.message()) for _ in range(25)))
-    monkeypatch.setattr("holdfast.store.ledger.START_BATCH", 10)
+    monkeypatch.setattr("holdfast.store.embedded.ledger.START_BATCH", 10)
     await desk.restart()
     assert len((await desk.look()).fresh) == 25
 

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 from pytest import mark
 
-from contract.builders import (
+from holdfast.core.budget import HostClass
+from holdfast.core.circuit import Circuit
+from holdfast.store.port import Accept, Agenda, Ask, Forget, ReviewLanes, SaveLane, Shelve
+from tests.contract.builders import (
     DAY,
     EVER,
     EXPIRE_AFTER,
@@ -20,10 +23,7 @@ from contract.builders import (
     lane,
     retry_at,
 )
-from contract.conftest import embedded
-from holdfast.core.budget import HostClass
-from holdfast.core.circuit import Circuit
-from holdfast.store.port import Accept, Agenda, Ask, Forget, ReviewLanes, SaveLane, Shelve
+from tests.contract.conftest import embedded
 
 PROBE = NOW + 10 * MINUTE
 FORGET_AFTER = RULES.circuit.forget_after

@@ -2,12 +2,25 @@
 
 from pytest import mark, raises
 
-from contract.builders import EVER, HOST, MINUTE, NOW, Desk, disabled, frozen, idempotency, ids, lane, retry_at, tried
-from contract.conftest import embedded
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
+from holdfast.store.embedded.tables import Table
 from holdfast.store.port import DeadFilter, Expire, Forget, Purge, ReplayDead
-from holdfast.store.tables import Table
+from tests.contract.builders import (
+    EVER,
+    HOST,
+    MINUTE,
+    NOW,
+    Desk,
+    disabled,
+    frozen,
+    idempotency,
+    ids,
+    lane,
+    retry_at,
+    tried,
+)
+from tests.contract.conftest import embedded
 
 GARBAGE = [b"", b"\xc1", b"\x93\x01\x02", b"\x05", b"\x92\x02\x00", b"garbage" * 10]
 

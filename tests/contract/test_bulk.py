@@ -2,7 +2,10 @@
 
 from pytest import mark
 
-from contract.builders import (
+from holdfast.core.message import DeadReason, Place, Standing, State
+from holdfast.store.embedded.tables import Table
+from holdfast.store.port import Accept, DeadFilter, Deliver, Duplicate, Expire, Finished, Forget, Purge, ReplayDead
+from tests.contract.builders import (
     DAY,
     EPOCH,
     EVER,
@@ -19,10 +22,7 @@ from contract.builders import (
     retry_at,
     success,
 )
-from contract.conftest import embedded
-from holdfast.core.message import DeadReason, Place, Standing, State
-from holdfast.store.port import Accept, DeadFilter, Deliver, Duplicate, Expire, Finished, Forget, Purge, ReplayDead
-from holdfast.store.tables import Table
+from tests.contract.conftest import embedded
 
 
 def expire(born_before: int = EVER, limit: int = 100, **of: object) -> Expire:

@@ -2,8 +2,6 @@
 
 from pytest import mark
 
-from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, frozen, ids, lane, retry_at
-from contract.conftest import embedded
 from holdfast.core.message import DeadReason, Place, Standing, State
 from holdfast.store.port import (
     DeadFilter,
@@ -15,6 +13,8 @@ from holdfast.store.port import (
     Retried,
     RetryNow,
 )
+from tests.contract.builders import DAY, HOST, HOUR, MINUTE, NOW, Desk, frozen, ids, lane, retry_at
+from tests.contract.conftest import embedded
 
 OTHER = "other.example:443"
 

@@ -5,11 +5,24 @@ from collections.abc import AsyncIterator
 import trio
 from pytest import fixture, raises
 
-from contract.builders import MINUTE, NOW, RULES, Desk, attempt, dump, frozen, idempotency, ids, lane, retry_at, success
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import State
-from holdfast.store.memory import MemoryEngine
 from holdfast.store.port import Accept, Accepted, Deliver, Duplicate, Fail
+from tests.contract.builders import (
+    MINUTE,
+    NOW,
+    RULES,
+    Desk,
+    attempt,
+    dump,
+    frozen,
+    idempotency,
+    ids,
+    lane,
+    retry_at,
+    success,
+)
+from tests.store.memory import MemoryEngine
 
 
 @fixture

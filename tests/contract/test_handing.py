@@ -2,8 +2,6 @@
 
 from pytest import mark, raises
 
-from contract.builders import DAY, HOST, MINUTE, NOW, Desk, frozen, idempotency, ids
-from contract.conftest import OpenDesk
 from holdfast.core.errors import StoreFull
 from holdfast.core.handoff import handoff_digest
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing, State
@@ -18,6 +16,8 @@ from holdfast.store.port import (
     MessageFilter,
     RetryNow,
 )
+from tests.contract.builders import DAY, HOST, MINUTE, NOW, Desk, frozen, idempotency, ids
+from tests.contract.conftest import OpenDesk
 
 OTHER = "other.example:443"
 LONG_AGO = NOW - 40 * DAY

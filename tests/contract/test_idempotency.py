@@ -2,11 +2,11 @@
 
 from pytest import mark, raises
 
-from contract.builders import EPOCH, MINUTE, Desk, idempotency
-from contract.conftest import embedded
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import MessageId
 from holdfast.store.port import NO_LIMIT, Accept, Accepted, Conflict, Duplicate, Purge
+from tests.contract.builders import EPOCH, MINUTE, Desk, idempotency
+from tests.contract.conftest import embedded
 
 
 async def again(desk: Desk, body: str = "body", name: str = "key") -> object:

@@ -2,9 +2,9 @@
 
 from pytest import mark
 
-from contract.builders import EXPIRE_AFTER, HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
 from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
 from holdfast.core.lane import Host, Lane
+from tests.contract.builders import EXPIRE_AFTER, HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
 
 
 def states(desk_circuits: dict[CircuitState, int]) -> tuple[int, int, int]:

@@ -2,7 +2,12 @@
 
 from pytest import mark, param
 
-from contract.builders import (
+from holdfast.core.message import DeadReason, Entry, Kind, Place, Standing, State
+from holdfast.store.embedded.tables import Table, Transaction
+from holdfast.store.embedded.walking import step
+from holdfast.store.port import Deliver, Fail
+from holdfast.store.records import encode_attempt, numbered
+from tests.contract.builders import (
     EXHAUSTED,
     HOST,
     MINUTE,
@@ -18,12 +23,7 @@ from contract.builders import (
     success,
     tried,
 )
-from contract.conftest import embedded
-from holdfast.core.message import DeadReason, Entry, Kind, Place, Standing, State
-from holdfast.store.port import Deliver, Fail
-from holdfast.store.records import encode_attempt, numbered
-from holdfast.store.tables import Table, Transaction
-from holdfast.store.walking import step
+from tests.contract.conftest import embedded
 
 STEPS = [param(None, id="none"), param(retry_at(1, NOW + MINUTE), id="retry"), param(EXHAUSTED, id="dead")]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from contract.builders import HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
-from contract.conftest import embedded
 from holdfast.core.board import position
 from holdfast.core.message import Entry, Standing
-from holdfast.store import reads
+from holdfast.store.embedded import reads
+from tests.contract.builders import HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
+from tests.contract.conftest import embedded
 
 
 async def rotation(desk: Desk, turns: int, **ask: int) -> list[Entry | None]:

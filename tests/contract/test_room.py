@@ -2,15 +2,15 @@
 
 from pytest import MonkeyPatch, mark, raises
 
-from contract.builders import EVER, NOW, Desk, active, attempt, dump, frozen, ids, lane, retry_at, success
-from contract.conftest import OpenDesk, embedded
-from contract.consistency import check_shares
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
-from holdfast.store import shares
+from holdfast.store.embedded import shares
+from holdfast.store.embedded.shares import WINDOW
+from holdfast.store.embedded.tables import Table
 from holdfast.store.port import Accept, Deliver, EvictLanes, Fail, Purge
-from holdfast.store.shares import WINDOW
-from holdfast.store.tables import Table
+from tests.contract.builders import EVER, NOW, Desk, active, attempt, dump, frozen, ids, lane, retry_at, success
+from tests.contract.conftest import OpenDesk, embedded
+from tests.contract.consistency import check_shares
 
 MIB = 1 << 20
 BODY = bytes(60 * 1024)

@@ -9,8 +9,29 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amount import amount
-from contract.builders import (
+from holdfast.core.circuit import CircuitState
+from holdfast.core.handoff import handoff_digest
+from holdfast.core.message import Entry, MessageId, Place, Standing, State
+from holdfast.store.embedded.tables import Table
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    Ask,
+    DeadFilter,
+    Deliver,
+    Expire,
+    Fail,
+    Forget,
+    HandOver,
+    IdempotencyKey,
+    Operation,
+    Purge,
+    ReplayDead,
+    SaveLane,
+    Shelve,
+)
+from tests.amount import amount
+from tests.contract.builders import (
     EPOCH,
     EVER,
     EXHAUSTED,
@@ -29,28 +50,7 @@ from contract.builders import (
     retry_at,
     success,
 )
-from contract.consistency import Tables, check
-from holdfast.core.circuit import CircuitState
-from holdfast.core.handoff import handoff_digest
-from holdfast.core.message import Entry, MessageId, Place, Standing, State
-from holdfast.store.port import (
-    Accept,
-    Accepted,
-    Ask,
-    DeadFilter,
-    Deliver,
-    Expire,
-    Fail,
-    Forget,
-    HandOver,
-    IdempotencyKey,
-    Operation,
-    Purge,
-    ReplayDead,
-    SaveLane,
-    Shelve,
-)
-from holdfast.store.tables import Table
+from tests.contract.consistency import Tables, check
 
 LANES = ("a:443", "b:443")
 SIZE = 64 << 20

@@ -7,13 +7,13 @@ that it does not believe the code under test.
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
-from core.build import NOW, entry
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitRules, CircuitState
 from holdfast.core.lane import Host, Lane, position
 from holdfast.core.message import DeadReason, Entry, Fault, Kind, MessageId, Place, Standing
 from holdfast.core.outcome import Outcome
 from holdfast.core.schedule import Dead, RetryRules, after_failure, expires_at
+from tests.core.build import NOW, entry
 
 CIRCUIT = CircuitRules(
     window=60_000,

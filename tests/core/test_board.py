@@ -3,7 +3,11 @@ from itertools import islice
 
 import pytest
 
-from core.build import (
+from holdfast.core.board import WAITING_PER_ADDRESS
+from holdfast.core.circuit import CircuitState
+from holdfast.core.lane import position
+from holdfast.core.message import Kind
+from tests.core.build import (
     MINUTE,
     NOW,
     RULES,
@@ -17,10 +21,6 @@ from core.build import (
     lane,
     picks,
 )
-from holdfast.core.board import WAITING_PER_ADDRESS
-from holdfast.core.circuit import CircuitState
-from holdfast.core.lane import position
-from holdfast.core.message import Kind
 
 FIRST, RETRY, PROBE = Kind
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.build import HOUR, MINUTE, NOW, SECOND
 from holdfast.core.circuit import (
     TRANSITIONS,
     Change,
@@ -16,6 +15,7 @@ from holdfast.core.circuit import (
     Reason,
     Window,
 )
+from tests.core.build import HOUR, MINUTE, NOW, SECOND
 
 ENABLED, DISABLED, FROZEN = CircuitState
 DEFAULTS = CircuitRules()

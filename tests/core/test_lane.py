@@ -1,10 +1,10 @@
 import pytest
 
-from core.build import HOUR, MINUTE, NOW, RULES, entries, entry, lane
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import LOW_WATER, Heads, next_probe, position, wake_at
 from holdfast.core.schedule import RetryRules
+from tests.core.build import HOUR, MINUTE, NOW, RULES, entries, entry, lane
 
 RETRY = RetryRules()
 SPAN = RETRY.expire_after

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core.build import HOUR, NOW
 from holdfast.core.message import ErrorKind, Fault
 from holdfast.core.outcome import of_answer, of_error, parse_retry_after
+from tests.core.build import HOUR, NOW
 
 OTHERS = [status for status in range(100, 600) if not 200 <= status <= 299]
 MOMENT = datetime.fromtimestamp(NOW / 1000, UTC)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from core.build import NOW, entry
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import Attempt, DeadReason, Kind, Place, Standing, State
 from holdfast.core.place import after_attempt, dead, due_at_once, first_place, replayed, state_of
 from holdfast.core.schedule import Dead, RetryAt
+from tests.core.build import NOW, entry
 
 ACTIVE, WAITING, RETRY, DEAD = Standing
 ENABLED, DISABLED, FROZEN = CircuitState

@@ -4,11 +4,11 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from amount import amount
-from core.dispatch import BY_RATE, CIRCUIT, FIRST_ATTEMPTS, RETRIES, RETRY, Dispatcher
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import ErrorKind, Kind
 from holdfast.core.outcome import Outcome, of_answer, of_error
+from tests.amount import amount
+from tests.core.dispatch import BY_RATE, CIRCUIT, FIRST_ATTEMPTS, RETRIES, RETRY, Dispatcher
 
 LANES = st.integers(0, 4)
 STEPS = st.sampled_from([1, 300, 1_000, 2_000, 5_000, 5_000, 20_000, 70_000])

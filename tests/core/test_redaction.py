@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.build import entry
 from holdfast.core import redaction
 from holdfast.core.message import Message
 from holdfast.core.outcome import ANSWER_KEPT
 from holdfast.core.redaction import MOST_SECRETS, REDACTED, without_secrets
+from tests.core.build import entry
 
 SENT = entry().message._replace(
     path=b"/services/T0001/B0002/aVeryLongSecretOfThePath?sig=anotherLongSecretOfTheQuery&v=2",

@@ -1,7 +1,7 @@
 """When a store takes no new message, and whom that concerns."""
 
-from core.build import entry
 from holdfast.core.room import MESSAGE_COST, cost_of, refusal
+from tests.core.build import entry
 
 MESSAGE = entry("h:443").message._replace(body=b"x" * 100)
 

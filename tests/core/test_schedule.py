@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.build import HOUR, MINUTE, NOW
 from holdfast.core.message import DeadReason
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure, expires_at, wait_before
+from tests.core.build import HOUR, MINUTE, NOW
 
 RULES = RetryRules()
 SPAN = 48 * HOUR + 13 * MINUTE + 5_600

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import lmdb
 
-from harness import settings
 from holdfast.config import load
 from holdfast.core.message import id_text
 from holdfast.delivery.service import circuit_rules, retry_rules
-from holdfast.store.fsck import check
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table
+from holdfast.store.embedded.work import StoreRules
+from holdfast.store.offline.fsck import check
 from holdfast.store.records import decode_key
-from holdfast.store.tables import Table
-from holdfast.store.work import StoreRules
+from tests.harness import settings
 
 Rows = list[list[tuple[bytes, bytes]]]
 

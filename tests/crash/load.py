@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import forking
-from harness import PATIENCE, Gateway, Received, Receiver, settings, until
+from tests import forking
+from tests.harness import PATIENCE, Gateway, Received, Receiver, settings, until
 
 Behaviour = Callable[[Received], int]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from crash.recorder import Kind, Place, Record
+from tests.crash.recorder import Kind, Place, Record
 
 SECTOR = 512
 SIZE = -1

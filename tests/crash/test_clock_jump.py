@@ -15,16 +15,16 @@ import pytest
 import trio
 from standardwebhooks import Webhook
 
-import forking
-from crash.wall_clock import WallClock
-from harness import PLAIN, Gateway, Receiver, running, until
 from holdfast.clock import BootClock, offset
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
-from holdfast.lifecycle import keep_time
-from holdfast.store.ledger import last_time
-from sim.world import DAY, HOUR, MINUTE, START, World, asks_for, date_at, slow, world
-from sim.world import until as until_moment
+from holdfast.process.lifecycle import keep_time
+from holdfast.store.embedded.ledger import last_time
+from tests import forking
+from tests.crash.wall_clock import WallClock
+from tests.harness import PLAIN, Gateway, Receiver, running, until
+from tests.sim.world import DAY, HOUR, MINUTE, START, World, asks_for, date_at, slow, world
+from tests.sim.world import until as until_moment
 
 JUMP = 2 * DAY
 JUMPS = [JUMP, -JUMP]

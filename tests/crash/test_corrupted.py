@@ -6,14 +6,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import forking
-from harness import Gateway, Receiver, running, settings, until
 from holdfast.core.errors import StoreUnusable
 from holdfast.core.message import parse_id
-from holdfast.store.ledger import last_time
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.ledger import last_time
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import META_LATEST, Moment, Table, Transaction, moment_key, prefixed
 from holdfast.store.records import lane_key, stamp
-from holdfast.store.tables import META_LATEST, Moment, Table, Transaction, moment_key, prefixed
+from tests import forking
+from tests.harness import Gateway, Receiver, running, settings, until
 
 GARBAGE = b"\xc1\xff\xfegarbage"
 PAGE = 4_096

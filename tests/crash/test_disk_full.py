@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 from pytest import fixture
 
-from crash.volumes import small_volume, take_the_rest
-from harness import PATIENCE, Gateway, Receiver, running, until
+from tests.crash.volumes import small_volume, take_the_rest
+from tests.harness import PATIENCE, Gateway, Receiver, running, until
 
 MIB = 1 << 20
 BODY = b"x" * 60_000

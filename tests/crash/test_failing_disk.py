@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-import forking
-from crash.judge import Judge
-from crash.power import Platter, subsets
-from crash.recorder import Kind, Record, Recorder
-from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
+from tests import forking
+from tests.crash.judge import Judge
+from tests.crash.power import Platter, subsets
+from tests.crash.recorder import Kind, Record, Recorder
+from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 
 SENDERS = 8
 BEFORE = 5

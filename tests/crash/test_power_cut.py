@@ -11,12 +11,12 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from amount import amount
-from crash.judge import Judge
-from crash.power import SECTOR, Cut, Platter, Subset, subsets
-from crash.recorder import Kind, Place, Record, Recorder
-from harness import PLAIN, Gateway, Received, Receiver, start
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
+from tests.amount import amount
+from tests.crash.judge import Judge
+from tests.crash.power import SECTOR, Cut, Platter, Subset, subsets
+from tests.crash.recorder import Kind, Place, Record, Recorder
+from tests.harness import PLAIN, Gateway, Received, Receiver, start
 
 WEBHOOKS = 100
 SENDERS = 16

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from amount import amount
-from crash.load import Book, Load, Post, agent, command
-from harness import Gateway, Receiver, running, until
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.shares import WINDOW
-from holdfast.store.tables import Table
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.shares import WINDOW
+from holdfast.store.embedded.tables import Table
+from tests.amount import amount
+from tests.crash.load import Book, Load, Post, agent, command
+from tests.harness import Gateway, Receiver, running, until
 
 RESTARTS = amount(20, 100, "HOLDFAST_RESTARTS")
 DRAINED = (10, RESTARTS)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from crash.load import Book, Load, Post, agent
-from harness import PATIENCE, Gateway, Received, Receiver, running, until
+from tests.crash.load import Book, Load, Post, agent
+from tests.harness import PATIENCE, Gateway, Received, Receiver, running, until
 
 STOPPED_FOR = (0.3, 1.0)
 """Seconds under load; nothing is waited for by them."""

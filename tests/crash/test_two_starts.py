@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from amount import amount
-from crash.load import Book, Load, Post, agent, command
-from harness import HOLDFAST, PATIENCE, READY, Receiver, running, settings
+from tests.amount import amount
+from tests.crash.load import Book, Load, Post, agent, command
+from tests.harness import HOLDFAST, PATIENCE, READY, Receiver, running, settings
 
 AT_THE_SAME_INSTANT = amount(4, 10)
 """Pairs of processes that are started together."""

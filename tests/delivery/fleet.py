@@ -13,18 +13,18 @@ from typing import Any
 import psycopg
 import trio
 
-from answers import GivenAnswer
-from cable import Cable
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.core.tally import Tally
 from holdfast.delivery.service import Delivery
+from holdfast.events import News
 from holdfast.http.transport import Origin
-from holdfast.news import News
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.store import PostgresStore
-from sim.world import HOST, START, Request, World, settle
+from tests.answers import GivenAnswer
+from tests.cable import Cable
+from tests.sim.world import HOST, START, Request, World, settle
 
 LEASE = 6
 BEAT = 1

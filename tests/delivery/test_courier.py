@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 
-from answers import GivenAnswer
 from holdfast.config import Sign
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import ErrorKind, Fault, Message
@@ -26,6 +25,7 @@ from holdfast.http.errors import (
     TlsError,
 )
 from holdfast.http.transport import Origin
+from tests.answers import GivenAnswer
 
 NOW = 1_800_000_000_000
 WALL = NOW - 3 * 86_400_000

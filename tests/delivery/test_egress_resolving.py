@@ -12,8 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from delivery.names import PUBLIC, Names
-from harness import PATIENCE
 from holdfast.config import build
 from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied, NameNotResolved
@@ -23,7 +21,9 @@ from holdfast.delivery.resolver import NOT_ASKED_AGAIN_FOR, TIMEOUT
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError
 from holdfast.http.transport import Origin, Transport
-from spellings import numeric, samples
+from tests.delivery.names import PUBLIC, Names
+from tests.harness import PATIENCE
+from tests.spellings import numeric, samples
 
 NAME = "hooks.example.com"
 

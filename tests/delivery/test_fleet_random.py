@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from amount import amount
-from cable import Cable
-from delivery.fleet import LEASE, Fleet, Replica, fleet
 from holdfast.core.errors import Fenced, StoreAway
 from holdfast.core.message import State
-from sim.world import Request, hang, slow
+from tests.amount import amount
+from tests.cable import Cable
+from tests.delivery.fleet import LEASE, Fleet, Replica, fleet
+from tests.sim.world import Request, hang, slow
 
 HOSTS = ("a.test:80", "b.test:80", "urls.test:80")
 LANES: dict[str, dict[str, Any]] = {

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from cable import Cable
-from delivery.fleet import BEAT, LEASE, Replica, fleet
 from holdfast.core.message import State
-from sim.world import HOST
+from tests.cable import Cable
+from tests.delivery.fleet import BEAT, LEASE, Replica, fleet
+from tests.sim.world import HOST
 
 RENEWAL = b"\0\0\0\3run\0\0\0\5clock"
 """What the values of a renewal have in them, and nothing else has."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from cable import Cable
-from delivery.fleet import BEAT, LEASE, Replica, fleet
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import Fenced, StoreAway
 from holdfast.core.message import State
 from holdfast.core.ownership import SHARDS, shard_of
-from sim.world import HOST, NO_TRIPS, START, asks_for, hang, settle, slow
+from tests.cable import Cable
+from tests.delivery.fleet import BEAT, LEASE, Replica, fleet
+from tests.sim.world import HOST, NO_TRIPS, START, asks_for, hang, settle, slow
 
 ENABLED, DISABLED, FROZEN = CircuitState
 TRIPS_AT_6 = {"min_attempts": 0, "disable_after": 6, "probe_every": "30s"}

@@ -10,13 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from delivery.names import PUBLIC, Names
-from harness import until
 from holdfast.core.errors import NameNotResolved
 from holdfast.delivery import look_up_threads, resolver
 from holdfast.delivery.look_up_threads import FOR_A_THREAD, LATELY_THREADS, SHARE, THREADS
 from holdfast.delivery.resolver import HANGS_AFTER, LAST_GOOD_FOR, NOT_ASKED_AGAIN_FOR, TIMEOUT, Resolver
 from holdfast.http.connection import Address
+from tests.delivery.names import PUBLIC, Names
+from tests.harness import until
 
 NAME = "hooks.example.com"
 FOUND = [(socket.AF_INET, (PUBLIC, 443))]

@@ -11,15 +11,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-import connect_proxy
-from connect_proxy import ConnectProxy, answering, hanging, tunnel
-from harness import Receiver
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError, ExchangeTimeout, ProxyError
 from holdfast.http.transport import Answer, Origin, Transport
-from ports import dead_port, refusing_port
+from tests import connect_proxy
+from tests.connect_proxy import ConnectProxy, answering, hanging, tunnel
+from tests.harness import Receiver
+from tests.ports import dead_port, refusing_port
 
 HOST = "a.example"
 FIRST, SECOND = "93.184.216.34", "93.184.216.35"

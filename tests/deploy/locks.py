@@ -6,7 +6,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.dockerfile import REPOSITORY
+from tests.deploy.dockerfile import REPOSITORY
 
 RUNTIME, BUILD, DEVELOPMENT, TOOLS = (
     REPOSITORY / f"requirements{kind}.lock" for kind in ("", "-build", "-dev", "-tools")

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from deploy.dockerfile import REPOSITORY
-from deploy.tools import run, tool
 from holdfast.config import Config, load
+from tests.deploy.dockerfile import REPOSITORY
+from tests.deploy.tools import run, tool
 
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
 SIDECARS = ("overlays/ephemeral", "overlays/durable")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.dockerfile import REPOSITORY, stages
-from deploy.tools import run, tool
-from harness import PATIENCE, Gateway, running, until
 from holdfast.config import load
-from ports import refusing_port
+from tests.deploy.dockerfile import REPOSITORY, stages
+from tests.deploy.tools import run, tool
+from tests.harness import PATIENCE, Gateway, running, until
+from tests.ports import refusing_port
 
 FOLDER = REPOSITORY / "deploy" / "compose"
 COMPOSE, FLEET = FOLDER / "compose.yaml", FOLDER / "fleet.yaml"

@@ -1,7 +1,7 @@
 """hadolint has nothing to say about the Dockerfile."""
 
-from deploy.dockerfile import DOCKERFILE
-from deploy.tools import run, tool
+from tests.deploy.dockerfile import DOCKERFILE
+from tests.deploy.tools import run, tool
 
 
 def test_hadolint_is_content() -> None:

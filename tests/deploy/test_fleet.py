@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-import forking
-from deploy.dockerfile import REPOSITORY
-from deploy.manifests import (
+from holdfast.cli.commands import COMMANDS
+from tests import forking
+from tests.deploy.dockerfile import REPOSITORY
+from tests.deploy.manifests import (
     BY_ROLE,
     FLEET,
     GATEWAY,
@@ -23,7 +24,6 @@ from deploy.manifests import (
     overlay,
     own_overlay,
 )
-from holdfast.cli.commands import COMMANDS
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "fleet.yml"
 FOLDERS = (FLEET, BY_ROLE)

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-import forking
-from deploy.dockerfile import REPOSITORY
-from harness import Receiver, running, until
-from postgres import Server
+from tests import forking
+from tests.deploy.dockerfile import REPOSITORY
+from tests.harness import Receiver, running, until
+from tests.postgres import Server
 
 PAGE = REPOSITORY / "docs" / "fleet.md"
 PASSWORD = "of-this-test"

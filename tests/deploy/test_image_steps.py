@@ -18,13 +18,13 @@ import httpx
 import pytest
 from packaging.utils import canonicalize_name
 
-from amount import LONG
-from deploy.dockerfile import REPOSITORY, stages
-from deploy.locks import RUNTIME, applies, pins, version
-from deploy.sandbox import as_user, need_root
-from harness import PATIENCE, PLAIN, READY, Receiver
 from holdfast import __version__
-from ports import refusing_port
+from tests.amount import LONG
+from tests.deploy.dockerfile import REPOSITORY, stages
+from tests.deploy.locks import RUNTIME, applies, pins, version
+from tests.deploy.sandbox import as_user, need_root
+from tests.harness import PATIENCE, PLAIN, READY, Receiver
+from tests.ports import refusing_port
 
 pytestmark = pytest.mark.skipif(not LONG, reason="installs all of the image anew: only in make test-long")
 

@@ -9,9 +9,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-import forking
-from deploy.dockerfile import stages
-from deploy.manifests import (
+from holdfast.config import load
+from tests import forking
+from tests.deploy.dockerfile import stages
+from tests.deploy.manifests import (
     CONFIGURED,
     EVERY,
     FLEET,
@@ -29,8 +30,7 @@ from deploy.manifests import (
     rendered,
     size,
 )
-from deploy.tools import run, tool
-from holdfast.config import load
+from tests.deploy.tools import run, tool
 
 FIRST_WITH_SIDECARS, NEWEST = "1.29", "1.37"
 SHARE = 0.8

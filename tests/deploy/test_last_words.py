@@ -14,17 +14,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.sandbox import may_unshare
-from harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings, until
-from holdfast.telling import LONGEST_LAST_WORDS, leave_word
-from ports import refusing_port
+from holdfast.process.log_messages import LONGEST_LAST_WORDS, leave_word
+from tests.deploy.sandbox import may_unshare
+from tests.harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings, until
+from tests.ports import refusing_port
 
 WITH_ANOTHER_FILE = """
 import sys
 from pathlib import Path
-import holdfast.telling
+import holdfast.process.log_messages
 from holdfast.cli.main import main
-holdfast.telling.TERMINATION_LOG = Path(sys.argv[1])
+holdfast.process.log_messages.TERMINATION_LOG = Path(sys.argv[1])
 sys.exit(main(["run"]))
 """
 

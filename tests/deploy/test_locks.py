@@ -18,9 +18,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.dockerfile import REPOSITORY, stages
-from deploy.locks import BUILD, DEVELOPMENT, RUNTIME, TOOLS, applies, lines, pins, version
-from deploy.tools import run
+from tests.deploy.dockerfile import REPOSITORY, stages
+from tests.deploy.locks import BUILD, DEVELOPMENT, RUNTIME, TOOLS, applies, lines, pins, version
+from tests.deploy.tools import run
 
 LOCKS = (RUNTIME, BUILD, DEVELOPMENT, TOOLS)
 EXTRAS = ("fast", "ed25519", "postgres")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from amount import LONG
-from deploy.dockerfile import REPOSITORY
-from deploy.locks import RUNTIME, applies, hashes, pins, version
-from deploy.tools import OWN, PATIENCE, tool
 from holdfast import __version__
+from tests.amount import LONG
+from tests.deploy.dockerfile import REPOSITORY
+from tests.deploy.locks import RUNTIME, applies, hashes, pins, version
+from tests.deploy.tools import OWN, PATIENCE, tool
 
 SCRIPT = REPOSITORY / "deploy" / "sbom.py"
 

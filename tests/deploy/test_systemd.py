@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.dockerfile import REPOSITORY
-from deploy.tools import run, tool
-from harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings
 from holdfast.config import load
+from tests.deploy.dockerfile import REPOSITORY
+from tests.deploy.tools import run, tool
+from tests.harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings
 
 UNIT = REPOSITORY / "deploy/systemd/holdfast.service"
 HIGHEST_EXPOSURE = 2.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dockerfile import REPOSITORY
+from tests.deploy.dockerfile import REPOSITORY
 
 OWN = REPOSITORY / ".venv" / "tools" / "bin"
 PATIENCE = 120.0

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from docs.snippets import REPOSITORY, Command, shows
-from harness import PATIENCE, PLAIN, READY, until
-from ports import refusing_port
+from tests.docs.snippets import REPOSITORY, Command, shows
+from tests.harness import PATIENCE, PLAIN, READY, until
+from tests.ports import refusing_port
 
 MAKE_RUN = "make run"
 MAKE_RECEIVER = "python3 deploy/example/receiver.py 9000"

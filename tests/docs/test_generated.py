@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.snippets import REPOSITORY
-from harness import PATIENCE
 from holdfast.config.table import KEYS, ROUTE_KEYS
+from tests.docs.snippets import REPOSITORY
+from tests.harness import PATIENCE
 
 DOCS = REPOSITORY / "docs"
 

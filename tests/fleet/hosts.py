@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from fleet.witness import Request, Witness
+from tests.fleet.witness import Request, Witness
 
 _HEAD = re.compile(rb"\r\n(content-length|webhook-id|user-agent): *([^\r]*)", re.IGNORECASE)
 _ANSWER = "HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from fleet.replicas import Database
-from harness import Gateway, Receiver, running, until
+from tests.fleet.replicas import Database
+from tests.harness import Gateway, Receiver, running, until
 
 
 @dataclass

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import trio
 
-import harness
-from fleet.witness import Life, Witness
-from harness import PATIENCE, Gateway
 from holdfast.core import ownership
+from tests import harness
+from tests.fleet.witness import Life, Witness
+from tests.harness import PATIENCE, Gateway
 
 STEP = 0.02
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import trio
 
-from fleet.hosts import Host
-from fleet.replicas import Fleet, fleet_of, met
-from fleet.senders import Senders
-from fleet.witness import Witness
+from tests.fleet.hosts import Host
+from tests.fleet.replicas import Fleet, fleet_of, met
+from tests.fleet.senders import Senders
+from tests.fleet.witness import Witness
 
 PER_HOST = 4
 HOSTS = 6

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import trio
 
-from amount import amount
-from fleet.hosts import Host
-from fleet.replicas import Fleet, Replica, met
-from fleet.senders import Senders
-from fleet.witness import Witness
-from harness import PATIENCE, Receiver, running, until
-from postgres import OwnServer, Standby
+from tests.amount import amount
+from tests.fleet.hosts import Host
+from tests.fleet.replicas import Fleet, Replica, met
+from tests.fleet.senders import Senders
+from tests.fleet.witness import Witness
+from tests.harness import PATIENCE, Receiver, running, until
+from tests.postgres import OwnServer, Standby
 
 CRASHES = amount(3, 10)
 CLIENTS = 16

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from crash.wall_clock import WallClock
-from harness import Gateway, Receiver, running, until
-from postgres import OwnServer
+from tests.crash.wall_clock import WallClock
+from tests.harness import Gateway, Receiver, running, until
+from tests.postgres import OwnServer
 
 DAY = 86_400
 SETTLED = 7

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cable import Cable
-from fleet.pair import Pair, key, told, two
-from harness import PATIENCE, Received, until
-from postgres import Server
+from tests.cable import Cable
+from tests.fleet.pair import Pair, key, told, two
+from tests.harness import PATIENCE, Received, until
+from tests.postgres import Server
 
 RULES = {"delivery__timeout": "5m", "delivery__per_host": 2}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import trio
 
-from amount import amount
-from fleet.hosts import Host
-from fleet.replicas import Fleet, Replica, fleet_of, met
-from fleet.senders import Senders
-from fleet.witness import Witness
+from tests.amount import amount
+from tests.fleet.hosts import Host
+from tests.fleet.replicas import Fleet, Replica, fleet_of, met
+from tests.fleet.senders import Senders
+from tests.fleet.witness import Witness
 
 REPLICAS = 4
 WEBHOOKS = amount(4_000, 20_000, "HOLDFAST_WEBHOOKS")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from harness import Gateway, Received, Receiver, running
+from tests.harness import Gateway, Received, Receiver, running
 
 FEW, MANY = 1_000, 100_000
 WEBHOOKS = 200

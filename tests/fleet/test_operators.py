@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.pair import Pair, key, told, two
-from fleet.replicas import Database
-from harness import PATIENCE, Receiver, running, until
+from tests.fleet.pair import Pair, key, told, two
+from tests.fleet.replicas import Database
+from tests.harness import PATIENCE, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 RULES = {

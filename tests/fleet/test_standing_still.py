@@ -7,10 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import forking
-from harness import Receiver, running, settings, until
 from holdfast.core.ownership import SHARDS
 from holdfast.store.postgres.schema import VERSION
+from tests import forking
+from tests.harness import Receiver, running, settings, until
 
 OTHER = 1
 """The number of one that owns everything."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness import PATIENCE, Gateway
+from tests.harness import PATIENCE, Gateway
 
 Script = Callable[["Caller"], None]
 

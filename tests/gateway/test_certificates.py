@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID, ObjectIdentifier
 
-import forking
-from gateway.hostile import Memory
-from harness import Gateway, Receiver, running, until
+from tests import forking
+from tests.gateway.hostile import Memory
+from tests.harness import Gateway, Receiver, running, until
 
 NOW, DAY = datetime.now(UTC), timedelta(days=1)
 HERE = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-import forking
-from cli.scripted import Answer, Received, unix_script
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
+from tests import forking
+from tests.cli.scripted import Answer, Received, unix_script
+from tests.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 ALL = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import forking
-from gateway.hostile import Caller, RawReceiver, accepted, raw_client, rest, say, statuses
-from harness import PATIENCE, Gateway, Receiver, running, settings, until
+from tests import forking
+from tests.gateway.hostile import Caller, RawReceiver, accepted, raw_client, rest, say, statuses
+from tests.harness import PATIENCE, Gateway, Receiver, running, settings, until
 
 Wire = tuple[RawReceiver, list[tuple[bytes, bytes]]]
 TOKEN = "t0ken-of-the-app"

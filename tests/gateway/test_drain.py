@@ -5,8 +5,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import forking
-from harness import PATIENCE, Gateway, Receiver, running, until
+from tests import forking
+from tests.harness import PATIENCE, Gateway, Receiver, running, until
 
 
 def drain_and_wait(gateway: Gateway) -> "subprocess.CompletedProcess[str]":

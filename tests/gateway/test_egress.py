@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE, Gateway, Receiver, running, until
 from holdfast.core.addresses import V4, V6
-from spellings import odd, plain, samples
+from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.spellings import odd, plain, samples
 
 BAD_TARGET, EGRESS_DENIED = "urn:holdfast:problem:bad-target", "urn:holdfast:problem:egress-denied"
 

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-import forking
-from harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
 from holdfast.core.handoff import FARTHEST, MOST_ATTEMPTS
-from ports import refusing_port
+from tests import forking
+from tests.harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
+from tests.ports import refusing_port
 
 TOKEN = "s3cret"
 LONG: dict[str, Any] = {"retry__base": "1h", "circuit__min_attempts": 0, "drain__timeout": "60s"}

@@ -13,14 +13,14 @@ import httpx
 import pytest
 import trio
 
-import forking
-from amount import amount
-from gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 from holdfast.cli.health import health
-from holdfast.descriptors import OPERATORS, OWN
 from holdfast.http.problem import problem_for_status
 from holdfast.http.server import LOCAL_LIMITS
+from holdfast.process.descriptors import OPERATORS, OWN
+from tests import forking
+from tests.amount import amount
+from tests.gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses
+from tests.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 MOST_MEMORY = 24 * 1024
 """In kB; the floods below are many times as large."""

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import forking
-from gateway.hostile import Caller, Memory, Script, raw_receiver
-from harness import PATIENCE, Gateway, Receiver, running, until
+from tests import forking
+from tests.gateway.hostile import Caller, Memory, Script, raw_receiver
+from tests.harness import PATIENCE, Gateway, Receiver, running, until
 
 MOST_MEMORY = 24 * 1024
 """In kB, for dozens of attempts at once; one flood alone, if it were kept, would be more."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness import PATIENCE, Gateway, start
-from holdfast.notify import Notifier
+from holdfast.process.service_manager import Notifier
+from tests.harness import PATIENCE, Gateway, start
 
 
 class Manager:

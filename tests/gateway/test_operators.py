@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-import forking
-from harness import PLAIN, Gateway, Receiver, running, settings, until
+from tests import forking
+from tests.harness import PLAIN, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
     "version", "pid", "started_at", "ready", "degraded", "draining", "clock", "store", "queues", "in_flight",

@@ -5,9 +5,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from crash.wall_clock import WallClock
-from harness import Receiver, running, until
-from postgres import OwnServer
+from tests.crash.wall_clock import WallClock
+from tests.harness import Receiver, running, until
+from tests.postgres import OwnServer
 
 HOUR, DAY = 3_600, 86_400
 IN_ORDER = 100

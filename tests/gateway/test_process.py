@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import forking
-from harness import PATIENCE, Gateway, Receiver, running, settings, until
+from tests import forking
+from tests.harness import PATIENCE, Gateway, Receiver, running, settings, until
 
 
 def run(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":

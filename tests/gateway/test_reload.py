@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-import forking
-from gateway.hostile import Caller, raw_receiver
-from harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 from holdfast.config import build
-from holdfast.reloading import NEEDS_RESTART, changed, merge
+from holdfast.process.reload import NEEDS_RESTART, changed, merge
+from tests import forking
+from tests.gateway.hostile import Caller, raw_receiver
+from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 ROUTE = '[routes.billing]\nurl = "{url}/in"\n'
 

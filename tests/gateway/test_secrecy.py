@@ -13,13 +13,13 @@ from urllib.parse import quote, unquote
 import httpx
 import pytest
 
-import forking
-from gateway.hostile import Caller, raw_receiver, say
-from harness import HOLDFAST, PATIENCE, PLAIN, Gateway, running, settings, until
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table
 from holdfast.store.records import lane_key
-from holdfast.store.tables import Table
-from ports import refusing_port
+from tests import forking
+from tests.gateway.hostile import Caller, raw_receiver, say
+from tests.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, running, settings, until
+from tests.ports import refusing_port
 
 TOKEN = "secret-of-the-token-file"
 IN_THE_TARGET = {

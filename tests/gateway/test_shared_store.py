@@ -14,13 +14,13 @@ import psycopg
 import pytest
 from standardwebhooks import Webhook
 
-import forking
-from crash.wall_clock import WallClock
-from fleet.replicas import Database
-from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
 from holdfast.core.ownership import SHARDS
 from holdfast.store.postgres.schema import SCHEMA
-from postgres import PASSWORD, OwnServer
+from tests import forking
+from tests.crash.wall_clock import WallClock
+from tests.fleet.replicas import Database
+from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, until
+from tests.postgres import PASSWORD, OwnServer
 
 INGEST, DELIVER = ("--role", "ingest"), ("--role", "deliver")
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-import forking
-from harness import PLAIN, Gateway, Received, Receiver, running, settings, until
+from tests import forking
+from tests.harness import PLAIN, Gateway, Received, Receiver, running, settings, until
 
 OLD = "whsec_" + b64encode(b"old " * 8).decode()
 NEW = "whsec_" + b64encode(b"new " * 8).decode()

@@ -17,11 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-import forking
-import harness
-from crash.load import Book, Load, Post, agent
-from gateway.hostile import raw_client, rest, statuses
-from harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
+from tests import forking, harness
+from tests.crash.load import Book, Load, Post, agent
+from tests.gateway.hostile import raw_client, rest, statuses
+from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 
 ROUTE = "[routes.billing]\nurl = 'https://hooks.example.com'\n"
 SENDERS = 6

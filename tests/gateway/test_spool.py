@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import forking
-from harness import PATIENCE, Gateway, Receiver, running, settings, until
-from postgres import OwnServer
+from tests import forking
+from tests.harness import PATIENCE, Gateway, Receiver, running, settings, until
+from tests.postgres import OwnServer
 
 
 @pytest.fixture

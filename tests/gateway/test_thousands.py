@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from amount import amount
-from gateway.hostile import anonymous
-from harness import Gateway, Receiver, running, until
+from tests.amount import amount
+from tests.gateway.hostile import anonymous
+from tests.harness import Gateway, Receiver, running, until
 
 HANGING = amount(300, 1_500)
 MOST_MEMORY = 160 * 1024

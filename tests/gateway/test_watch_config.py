@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from harness import PLAIN, Gateway, Receiver, running, until
-from holdfast.watching import Watch
+from holdfast.process.reload import Watch
+from tests.harness import PLAIN, Gateway, Receiver, running, until
 
 ROUTE = '[routes.{name}]\nurl = "{url}/in"\n'
 

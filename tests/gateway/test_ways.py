@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import requests
 
-from harness import PATIENCE, Gateway, Received, Receiver
+from tests.harness import PATIENCE, Gateway, Received, Receiver
 
 PATH = "/hooks/7/%C3%A4?x=1&y=%20&empty="
 BODY = bytes(range(256)) * 5

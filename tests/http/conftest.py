@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-import fuzzing
-from fuzzing import Head, head_of
 from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
 from holdfast.http.server import Limits, Server, open_tcp_listeners
 from holdfast.http.transport import Origin, Transport
+from tests import fuzzing
+from tests.fuzzing import Head, head_of
 
 LIMITS = Limits(
     max_body=1 << 20,

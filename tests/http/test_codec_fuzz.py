@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable
 from random import SystemRandom
 
-from fuzzing import ROUND, SEEDS, run_round
 from holdfast.http.codec import engine
 from holdfast.http.message import Headers
+from tests.fuzzing import ROUND, SEEDS, run_round
 
 
 def test_both_engines_read_every_input_the_same(measured: Callable[[str], None]) -> None:

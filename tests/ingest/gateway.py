@@ -16,9 +16,9 @@ from holdfast.core.schedule import RetryRules
 from holdfast.http.listeners import local_address
 from holdfast.http.server import Limits, Server, open_tcp_listeners
 from holdfast.ingest import Ingest
-from holdfast.store.ledger import Ledger
-from holdfast.store.memory import MemoryEngine
-from holdfast.store.work import StoreRules
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.work import StoreRules
+from tests.store.memory import MemoryEngine
 
 NOW = 1_700_000_000_000
 LIMITS = Limits(

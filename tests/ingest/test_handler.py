@@ -4,12 +4,12 @@ import httpx
 import pytest
 import trio
 
-from harness import PLAIN
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import id_text
 from holdfast.http.message import Request
 from holdfast.ingest import handler
-from ingest.gateway import NOW, gateway
+from tests.harness import PLAIN
+from tests.ingest.gateway import NOW, gateway
 
 TARGET = "https://api.example.com/hooks/7?x=1"
 ROUTES = {"hooks": {"url": "https://api.example.com/hooks"}}

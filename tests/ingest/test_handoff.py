@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.handoff import write_facts
 from holdfast.core.message import Entry, Message, Place, Standing, id_text
-from holdfast.store.tables import Table
-from ingest.gateway import NOW, Answer, Gateway, gateway
+from holdfast.store.embedded.tables import Table
+from tests.ingest.gateway import NOW, Answer, Gateway, gateway
 
 TOKEN = b"s3cret"
 WITH_TOKEN = ("Holdfast-Token", "s3cret")

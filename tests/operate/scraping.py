@@ -8,8 +8,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-import forking
-from harness import PLAIN, Gateway, settings
+from tests import forking
+from tests.harness import PLAIN, Gateway, settings
 
 
 class Scrape:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.scripted import Script, tcp_script
-from page.browser import Browser, browsing, missing
+from tests.cli.scripted import Script, tcp_script
+from tests.page.browser import Browser, browsing, missing
 
 Picture = Callable[[str], None]
 

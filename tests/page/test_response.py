@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import running
 from holdfast.operate.page import PAGE
+from tests.harness import running
 
 TEXT = PAGE.body.decode()
 HEADERS = {name.decode(): value.decode() for name, value in PAGE.headers}

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from cli.scripted import Answer, Script, status
-from harness import until
-from page import worlds
-from page.browser import Browser
-from page.conftest import Picture
+from tests.cli.scripted import Answer, Script, status
+from tests.harness import until
+from tests.page import worlds
+from tests.page.browser import Browser
+from tests.page.conftest import Picture
 
 LOOKS = {"light": {}, "dark": {"dark": True}, "narrow": {"width": 360}}
 

@@ -4,8 +4,8 @@ import json
 import math
 from datetime import UTC, datetime, timedelta
 
-from cli.scripted import Answer, Document, Script, attempt, circuit, documents, message, problem, status
 from holdfast.operate.page import PAGE
+from tests.cli.scripted import Answer, Document, Script, attempt, circuit, documents, message, problem, status
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BASE = 84.8

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sim.on_postgres import PostgresWorld, WatchedDatabase
-from sim.stores import POSTGRES, stores_of
-from sim.world import Maker
+from tests.sim.on_postgres import PostgresWorld, WatchedDatabase
+from tests.sim.stores import POSTGRES, stores_of
+from tests.sim.world import Maker
 
 LONGEST_TEST = 60
 """Seconds of CPU. Virtual time stands still while something spins: such a test would never end."""

@@ -6,12 +6,12 @@ from typing import Any
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import DeadReason, State, id_text
-from holdfast.store import port, reads
-from holdfast.store import stories as story_reads
-from holdfast.store.memory import MemoryEngine
+from holdfast.store import port
+from holdfast.store.embedded import reads
+from holdfast.store.embedded import stories as story_reads
+from holdfast.store.embedded.work import Group
 from holdfast.store.records import lane_key
-from holdfast.store.work import Group
-from sim.model import (
+from tests.sim.model import (
     DISABLED,
     DROPPED,
     ENABLED,
@@ -23,8 +23,9 @@ from sim.model import (
     Life,
     MessageModel,
 )
-from sim.witness import Witness, by_url, short
-from sim.world import raw_id
+from tests.sim.witness import Witness, by_url, short
+from tests.sim.world import raw_id
+from tests.store.memory import MemoryEngine
 
 GRACE = 600_000
 COST = 4_096

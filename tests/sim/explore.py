@@ -1,4 +1,4 @@
-"""Worlds by seed: `python -m sim.explore` runs fresh ones until stopped, with a seed only that one."""
+"""Worlds by seed: `python -m tests.sim.explore` runs fresh ones until stopped, with a seed only that one."""
 
 import argparse
 import hashlib
@@ -13,8 +13,8 @@ import trio
 import trio.testing
 from trio._core import _run as trio_scheduler
 
-from sim.faults import StepCounter
-from sim.random_world import RandomWorld, make
+from tests.sim.faults import StepCounter
+from tests.sim.random_world import RandomWorld, make
 
 TAIL = 60
 

@@ -11,12 +11,12 @@ from typing import Any
 import trio
 
 from holdfast.core.errors import CommitFailed, StoreFull
-from holdfast.store.ledger import Ledger
-from holdfast.store.memory import Session
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.tables import Transaction
+from holdfast.store.embedded.work import Group
 from holdfast.store.port import DropMessages, Expire, Operation
-from holdfast.store.tables import Transaction
-from holdfast.store.work import Group
-from sim.world import WatchedEngine
+from tests.sim.world import WatchedEngine
+from tests.store.memory import Session
 
 
 class Blow(StrEnum):

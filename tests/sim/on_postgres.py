@@ -15,7 +15,7 @@ import psycopg
 from holdfast.core.errors import CommitFailed
 from holdfast.store.postgres.connection import Line
 from holdfast.store.postgres.store import PostgresStore
-from sim.world import World
+from tests.sim.world import World
 
 RARELY = 21_600_000
 """Milliseconds between two beats of a replica that is alone: days of virtual time pass, and each beat costs real time.

@@ -1,8 +1,8 @@
 """What should have happened by now: the other half of every rule that says when something may happen."""
 
-from sim.disk import DiskWitness
-from sim.model import DISABLED, ENABLED, MOMENT, CircuitModel, MessageModel
-from sim.witness import FIRST, PROBE, RETRY
+from tests.sim.disk import DiskWitness
+from tests.sim.model import DISABLED, ENABLED, MOMENT, CircuitModel, MessageModel
+from tests.sim.witness import FIRST, PROBE, RETRY
 
 SLACK = 6_000
 """Milliseconds: a lane may be looked at a second late, and the disk takes its time."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import trio
 
-from answers import GivenAnswer
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.errors import CommitFailed
@@ -17,18 +16,19 @@ from holdfast.core.message import MessageId
 from holdfast.delivery.service import circuit_rules, retry_rules
 from holdfast.http.transport import Origin
 from holdfast.ingest import Ingest
-from holdfast.lifecycle import Lifecycle
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.insight import Insight
-from holdfast.reloading import merge
-from holdfast.store.ledger import last_time
-from sim.disk import DiskWitness
-from sim.faults import FaultyEngine, StepCounter, WatchedLedger
-from sim.overdue import overdue
-from sim.settings import sections
-from sim.witness import InFlight
-from sim.world import START, World, raw_id
+from holdfast.process.lifecycle import Lifecycle
+from holdfast.process.reload import merge
+from holdfast.store.embedded.ledger import last_time
+from tests.answers import GivenAnswer
+from tests.sim.disk import DiskWitness
+from tests.sim.faults import FaultyEngine, StepCounter, WatchedLedger
+from tests.sim.overdue import overdue
+from tests.sim.settings import sections
+from tests.sim.witness import InFlight
+from tests.sim.world import START, World, raw_id
 
 
 class WatchedWorld(World):

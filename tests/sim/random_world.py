@@ -15,12 +15,12 @@ from holdfast.config import build
 from holdfast.core.errors import StoreError
 from holdfast.http.message import Request as HttpRequest
 from holdfast.http.problem import Problem
-from sim.faults import Blow, StepCounter
-from sim.overdue import overdue
-from sim.process import WatchedWorld
-from sim.receivers import Receiver
-from sim.settings import HOSTS
-from sim.witness import short
+from tests.sim.faults import Blow, StepCounter
+from tests.sim.overdue import overdue
+from tests.sim.process import WatchedWorld
+from tests.sim.receivers import Receiver
+from tests.sim.settings import HOSTS
+from tests.sim.witness import short
 
 INGEST = ("127.0.0.1", 8800)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset
-from sim.world import Request, asks_for, date_at, hang, slow
+from tests.sim.world import Request, asks_for, date_at, hang, slow
 
 FAILING = (500, 404, 301, ConnectionReset("closed"), BadAnswer("no HTTP"), ConnectError("refused", None, 111))
 HERE = (

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from amount import LONG
+from tests.amount import LONG
 
 EMBEDDED, POSTGRES = "embedded", "postgres"
 

@@ -6,8 +6,8 @@ import trio
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import DeadReason, Kind, State
 from holdfast.store.port import DropMessages, MessageFilter
-from sim.stores import embedded_only, long_on_postgres, on_each_store
-from sim.world import (
+from tests.sim.stores import embedded_only, long_on_postgres, on_each_store
+from tests.sim.world import (
     DAY,
     HOST,
     HOUR,

@@ -6,8 +6,8 @@ import trio
 from holdfast.config import build
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, State
-from sim.stores import long_on_postgres, on_each_store
-from sim.world import DAY, HOST, HOUR, NO_TRIPS, SPAN, START, TRIPS_AT_3, World, asks_for, every, slow, world
+from tests.sim.stores import long_on_postgres, on_each_store
+from tests.sim.world import DAY, HOST, HOUR, NO_TRIPS, SPAN, START, TRIPS_AT_3, World, asks_for, every, slow, world
 
 pytestmark = on_each_store
 

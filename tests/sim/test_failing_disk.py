@@ -5,7 +5,7 @@ import trio
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import State
-from sim.world import HOST, HOUR, MINUTE, id_text, settle, world
+from tests.sim.world import HOST, HOUR, MINUTE, id_text, settle, world
 
 
 async def test_at_shutdown(autojump_clock: object) -> None:

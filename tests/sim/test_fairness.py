@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-from amount import amount
 from holdfast.core.message import Kind, State
-from sim.stores import embedded_only, long_on_postgres, on_each_store
-from sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
+from tests.amount import amount
+from tests.sim.stores import embedded_only, long_on_postgres, on_each_store
+from tests.sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
 
 pytestmark = on_each_store
 

@@ -2,11 +2,11 @@
 
 import trio
 
-from amount import amount
 from holdfast.core.circuit import CircuitState
 from holdfast.core.memory import MESSAGE_OVERHEAD
-from sim.stores import long_on_postgres, on_each_store
-from sim.world import DAY, HOST, HOUR, TRIPS_AT_3, World, slow, world
+from tests.amount import amount
+from tests.sim.stores import long_on_postgres, on_each_store
+from tests.sim.world import DAY, HOST, HOUR, TRIPS_AT_3, World, slow, world
 
 pytestmark = on_each_store
 

@@ -2,8 +2,8 @@
 
 import trio
 
-from sim.stores import on_each_store
-from sim.world import HOST, asks_for, slow, until, world
+from tests.sim.stores import on_each_store
+from tests.sim.world import HOST, asks_for, slow, until, world
 
 pytestmark = on_each_store
 

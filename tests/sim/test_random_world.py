@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from amount import amount
-from sim.explore import report, run_world
+from tests.amount import amount
+from tests.sim.explore import report, run_world
 
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SEEDS = range(amount(60, 250))
 A_TEST = 5
 """Worlds in one test: a few hundred tests more would only cost time."""
@@ -34,7 +34,7 @@ def test_a_seed_tells_the_same_story_every_time() -> None:
 
 
 def _story(seed: int, hash_seed: str) -> str:
-    command = [sys.executable, "-m", "sim.explore", "--seed", str(seed), "--digest"]
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-m", "tests.sim.explore", "--seed", str(seed), "--digest"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=120)
     return done.stdout.splitlines()[0]

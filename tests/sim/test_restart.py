@@ -6,8 +6,8 @@ import trio
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, EgressDenied
 from holdfast.core.message import ErrorKind, Fault, Kind, State
-from sim.stores import on_each_store
-from sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, hang, settle, slow, until, world
+from tests.sim.stores import on_each_store
+from tests.sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, hang, settle, slow, until, world
 
 pytestmark = on_each_store
 

@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from holdfast.core.message import State
-from sim.stores import long_on_postgres, on_each_store
-from sim.world import DAY, HOST, HOUR, World, raw_id, settle, world
+from tests.sim.stores import long_on_postgres, on_each_store
+from tests.sim.world import DAY, HOST, HOUR, World, raw_id, settle, world
 
 pytestmark = on_each_store
 

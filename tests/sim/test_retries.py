@@ -9,8 +9,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import DeadReason, Fault, Kind, State
 from holdfast.http.errors import ConnectError
-from sim.stores import on_each_store
-from sim.world import DAY, HOST, NO_TRIPS, asks_for, date_at, hang, slow, until, world
+from tests.sim.stores import on_each_store
+from tests.sim.world import DAY, HOST, NO_TRIPS, asks_for, date_at, hang, slow, until, world
 
 pytestmark = on_each_store
 

@@ -3,8 +3,8 @@
 import trio
 
 from holdfast.clock import TrioClock
-from sim.stores import embedded_only, on_each_store
-from sim.world import HOST, world
+from tests.sim.stores import embedded_only, on_each_store
+from tests.sim.world import HOST, world
 
 pytestmark = on_each_store
 

@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from amount import amount
 from holdfast.core.memory import DELIVERING
 from holdfast.core.message import Kind, State
-from holdfast.store.ledger import Ledger
-from holdfast.store.work import Group
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.work import Group
 from holdfast.store.writer_thread import Turn
-from sim.world import HOST, NO_TRIPS, TRIPS_AT_3, World, asks_for, hang, settle, slow, until, world
+from tests.amount import amount
+from tests.sim.world import HOST, NO_TRIPS, TRIPS_AT_3, World, asks_for, hang, settle, slow, until, world
 
 HEALTHY = "healthy.test:80"
 NEW = "new.test:80"

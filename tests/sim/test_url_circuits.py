@@ -4,8 +4,8 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
-from sim.stores import on_each_store
-from sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, settle, slow, until, world
+from tests.sim.stores import on_each_store
+from tests.sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, settle, slow, until, world
 
 pytestmark = on_each_store
 

@@ -11,14 +11,14 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from answers import GivenAnswer
 from holdfast.config import Config
 from holdfast.core.board import Start
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import MessageId, id_text
 from holdfast.http.errors import ConnectError
-from sim.model import DELIVERED, DISABLED, DROPPED, ENABLED, FROZEN, MOMENT, CircuitModel, HostModel, MessageModel
-from sim.receivers import HERE_ERRNO
+from tests.answers import GivenAnswer
+from tests.sim.model import DELIVERED, DISABLED, DROPPED, ENABLED, FROZEN, MOMENT, CircuitModel, HostModel, MessageModel
+from tests.sim.receivers import HERE_ERRNO
 
 FIRST, RETRY, PROBE = "first", "retry", "probe"
 

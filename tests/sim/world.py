@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import trio
 import trio.testing
 
-from answers import GivenAnswer
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.board import attempts_per_address
@@ -21,14 +20,15 @@ from holdfast.core.message import Message, MessageId, State, id_text, parse_id
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.events import News
 from holdfast.http.address_limit import AddressLimit
 from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.transport import Origin
-from holdfast.news import News
-from holdfast.store.ledger import Ledger
-from holdfast.store.memory import MemoryEngine, Session
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
-from holdfast.store.work import StoreRules
+from tests.answers import GivenAnswer
+from tests.store.memory import MemoryEngine, Session
 
 START = 1_800_000_000_000
 """Aligned to no bucket on purpose."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.hostile import raw_client, rest, statuses
-from harness import PATIENCE
 from holdfast.config import Address, build
 from holdfast.core.message import parse_id
 from holdfast.split.frames import Beginning, Frame, Kind, Settings, cut, decode_accept, frame
 from holdfast.split.parent import start_ingest
 from holdfast.store.port import Accept
+from tests.gateway.hostile import raw_client, rest, statuses
+from tests.harness import PATIENCE
 
 LAST_ID = (1 << 40).to_bytes(6, "big") + bytes(10)
 OTHER_ID = b"\x01" * 16

@@ -10,15 +10,15 @@ from typing import Any
 import psycopg
 import trio
 
-from contract.builders import RULES, Desk, HandClock
-from harness import PATIENCE
 from holdfast.core.idempotency import HEADER, body_digest, key_digest
 from holdfast.core.message import Entry, MessageId, Place, Standing
 from holdfast.core.ownership import SHARDS
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.moving import Moving
 from holdfast.store.port import IdempotencyKey
 from holdfast.store.postgres.store import PostgresStore
+from tests.contract.builders import RULES, Desk, HandClock
+from tests.harness import PATIENCE
 
 ACTIVE = Standing.ACTIVE
 FOR_EVER = 1 << 40

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import trio
 
-from contract.builders import (
+from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
+from holdfast.core.errors import CommitFailed
+from holdfast.core.message import Entry, Message, MessageId, Place, Standing
+from holdfast.store import records
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table
+from holdfast.store.embedded.walking import step
+from holdfast.store.offline.maintenance import OfflineStore
+from holdfast.store.port import Expire, Fail, RetryNow
+from tests.contract.builders import (
     EVER,
     HOUR,
     MINUTE,
@@ -20,15 +29,6 @@ from contract.builders import (
     lane,
     retry_at,
 )
-from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
-from holdfast.core.errors import CommitFailed
-from holdfast.core.message import Entry, Message, MessageId, Place, Standing
-from holdfast.store import records
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.offline import OfflineStore
-from holdfast.store.port import Expire, Fail, RetryNow
-from holdfast.store.tables import Table
-from holdfast.store.walking import step
 
 SIZE = 256 << 20
 TEXT = "größer als ein Datensatz, ".encode() * 4_000

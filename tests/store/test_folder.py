@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import StoreUnusable
-from holdfast.store.folder import OWN_NAMES, SET_ASIDE, WRITTEN, make_folder, take_folder
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.folder import OWN_NAMES, SET_ASIDE, WRITTEN, make_folder, take_folder
+from holdfast.store.embedded.lmdb import LmdbEngine
 
 STRANGER = 54_321
 SIZE = 16 << 20

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import trio
 
-from contract.builders import NOW, RULES, Desk
 from holdfast.core.message import Message
+from holdfast.store.embedded.lmdb import LmdbEngine, Write
 from holdfast.store.grouping import GROUP_LIMIT, LARGEST_GROUP, LARGEST_GROUP_LANES, Pace, group_size
-from holdfast.store.lmdb import LmdbEngine, Write
 from holdfast.store.port import Accept
+from tests.contract.builders import NOW, RULES, Desk
 
 MIB = 1 << 20
 

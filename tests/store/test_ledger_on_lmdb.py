@@ -8,12 +8,12 @@ from pathlib import Path
 import trio
 from pytest import fixture, raises
 
-from contract.builders import NOW, RULES, Desk, ids, success
 from holdfast.core.errors import CommitFailed
-from holdfast.store.ledger import last_time
-from holdfast.store.lmdb import LmdbEngine, LmdbTransaction, Write
+from holdfast.store.embedded.ledger import last_time
+from holdfast.store.embedded.lmdb import LmdbEngine, LmdbTransaction, Write
+from holdfast.store.embedded.tables import Table, Transaction
 from holdfast.store.port import Accept, Deliver, Shelve
-from holdfast.store.tables import Table, Transaction
+from tests.contract.builders import NOW, RULES, Desk, ids, success
 
 
 class WatchedTransaction(LmdbTransaction):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pytest import fixture, mark, raises
 
-from contract.builders import dump
 from holdfast.core.errors import StoreInUse, StoreUnusable
-from holdfast.store.file_systems import file_system_of
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.tables import META_SCHEMA, SCHEMA, Table
-from holdfast.store.walking import step
+from holdfast.store.embedded.file_systems import file_system_of
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import META_SCHEMA, SCHEMA, Table
+from holdfast.store.embedded.walking import step
+from tests.contract.builders import dump
 
 SIZE = 16 << 20
 
@@ -22,7 +22,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from holdfast.core.errors import StoreUnusable
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
 try:
     LmdbEngine(Path(sys.argv[1]), 16 << 20)
 except StoreUnusable as error:
@@ -165,7 +165,7 @@ def test_a_path_is_on_the_innermost_mount(path: str, kind: str) -> None:
 
 @mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre"])
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch, kind: str) -> None:
-    monkeypatch.setattr("holdfast.store.file_systems.file_system_of", lambda path, mounts: kind)
+    monkeypatch.setattr("holdfast.store.embedded.file_systems.file_system_of", lambda path, mounts: kind)
     with raises(StoreUnusable, match="network file system"):
         LmdbEngine(tmp_path / "store", SIZE)
 
@@ -205,7 +205,7 @@ def test_a_reader_sees_one_moment_while_another_thread_writes(tmp_path: Path) ->
 OPENER = """
 import sys
 from pathlib import Path
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
 LmdbEngine(Path(sys.argv[1]), 64 << 20).close()
 """
 

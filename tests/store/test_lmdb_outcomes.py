@@ -6,12 +6,12 @@ from pathlib import Path
 import trio
 from pytest import mark
 
-from contract.builders import EVER, NOW, RULES, Desk, lane_of, retry_at, success
-from crash.volumes import small_volume, take_the_rest
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, Entry, Fault, Kind, Place, Standing
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.port import Accept, Accepted, Deliver, EvictLanes, Fail, Operation, Purge
+from tests.contract.builders import EVER, NOW, RULES, Desk, lane_of, retry_at, success
+from tests.crash.volumes import small_volume, take_the_rest
 
 MIB = 1 << 20
 GROUP = 500

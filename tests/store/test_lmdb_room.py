@@ -11,12 +11,12 @@ from pathlib import Path
 import trio
 from pytest import fixture, raises, skip
 
-from contract.builders import RULES, Desk, ids
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.tables import Table, Transaction
-from holdfast.store.walking import step
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table, Transaction
+from holdfast.store.embedded.walking import step
+from tests.contract.builders import RULES, Desk, ids
 
 MIB = 1 << 20
 BODY = bytes(60 * 1024)
@@ -99,7 +99,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from holdfast.core.errors import StoreFull
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
 engine = LmdbEngine(Path(sys.argv[1]), 64 << 20)
 resource.setrlimit(resource.RLIMIT_FSIZE, (6 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 engine.extend(0)

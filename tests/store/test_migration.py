@@ -14,16 +14,16 @@ from pathlib import Path
 
 from pytest import MonkeyPatch, fixture, mark, raises
 
-from contract.builders import DAY, NOW, RULES, Desk, dump, idempotency
-from contract.consistency import check as assert_consistent
-from contract.consistency import check_shares as assert_shares
 from holdfast.core.errors import StoreUnusable
 from holdfast.core.message import parse_id
 from holdfast.store import records
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import META_SCHEMA, SCHEMA, Table
 from holdfast.store.port import Accept, Duplicate
-from holdfast.store.tables import META_SCHEMA, SCHEMA, Table
-from store.populated import SIZE, Populated, populate, put
+from tests.contract.builders import DAY, NOW, RULES, Desk, dump, idempotency
+from tests.contract.consistency import check as assert_consistent
+from tests.contract.consistency import check_shares as assert_shares
+from tests.store.populated import SIZE, Populated, populate, put
 
 VERSION_1 = Path(__file__).with_name("version_1")
 

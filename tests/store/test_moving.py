@@ -7,14 +7,14 @@ from typing import Any
 import trio
 from pytest import fixture, mark, raises
 
-from contract import consistency_postgres as consistency
-from contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, lane, retry_at
 from holdfast.core.errors import StoreAway
 from holdfast.core.message import Place, Standing, State
 from holdfast.store.moving import PAGE, Moved, Mover, Moving
 from holdfast.store.port import Accept, Accepted, Deliver, DropMessages, Duplicate, Fail, MessageFilter
-from store.fleets import Replica, every, fleet, ids_in, keyed, sidecar
-from store.populated import build
+from tests.contract import consistency_postgres as consistency
+from tests.contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, lane, retry_at
+from tests.store.fleets import Replica, every, fleet, ids_in, keyed, sidecar
+from tests.store.populated import build
 
 OTHER = "other:443"
 STATES = {"active": State.QUEUED, "waiting": State.QUEUED, "retry": State.RETRYING, "dead": State.DEAD}

@@ -10,15 +10,15 @@ from pathlib import Path
 import lmdb
 from pytest import MonkeyPatch, fixture, mark, raises
 
-from contract.builders import RULES, dump
-from contract.consistency import check as assert_consistent
 from holdfast.core.errors import StoreError
 from holdfast.core.message import MessageId
-from holdfast.store import lmdb as engine_module
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded import lmdb as engine_module
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table, Transaction
 from holdfast.store.records import stamp
-from holdfast.store.tables import Table, Transaction
-from store.populated import SIZE, Populated, build, with_transaction
+from tests.contract.builders import RULES, dump
+from tests.contract.consistency import check as assert_consistent
+from tests.store.populated import SIZE, Populated, build, with_transaction
 
 COPY = "data.mdb.compacting"
 
@@ -119,9 +119,9 @@ def test_what_was_left_behind_by_a_crash_is_overwritten(store: Populated) -> Non
 DIE = """
 import os, signal, sys
 from pathlib import Path
-from contract.builders import RULES
+from tests.contract.builders import RULES
 from holdfast.store import lmdb
-from holdfast.store.offline import open_store
+from holdfast.store.offline.maintenance import open_store
 
 class Dying:
     def __getattr__(self, name):
@@ -143,7 +143,7 @@ with open_store(Path(sys.argv[1]), 64 << 20, RULES) as store:
 @mark.parametrize("moment", ["fchown", "fsync", "rename", "sync_folder"])
 def test_a_kill_at_any_point_leaves_a_whole_store(store: Populated, moment: str) -> None:
     before = content(store)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     killed = subprocess.run([sys.executable, "-c", DIE, str(store.folder), moment], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert content(store) == before

@@ -12,21 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 
-from amount import amount
-from contract.builders import NOW, RULES, attempt, dump, idempotency, lane
-from contract.consistency import check as assert_consistent
-from contract.consistency import check_shares as assert_shares
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, Place, Standing, id_text
-from holdfast.store import records, walking
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.offline import Finding, Repaired
+from holdfast.store import records
+from holdfast.store.embedded import walking
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.stories import story
+from holdfast.store.embedded.tables import DUPLICATES, META_EPOCH, META_LATEST, Moment, Table, Transaction, moment_key
+from holdfast.store.offline.maintenance import Finding, Repaired
+from holdfast.store.offline.repair import Repair
 from holdfast.store.port import LaneRecord
 from holdfast.store.records import numbered, stamp
-from holdfast.store.repair import Repair
-from holdfast.store.stories import story
-from holdfast.store.tables import DUPLICATES, META_EPOCH, META_LATEST, Moment, Table, Transaction, moment_key
-from store.populated import OF_WRONG_TYPES, Populated, build, populate, with_transaction
+from tests.amount import amount
+from tests.contract.builders import NOW, RULES, attempt, dump, idempotency, lane
+from tests.contract.consistency import check as assert_consistent
+from tests.contract.consistency import check_shares as assert_shares
+from tests.store.populated import OF_WRONG_TYPES, Populated, build, populate, with_transaction
 
 GARBAGE = b"\xc1garbage"
 BUSY = b"busy:443"

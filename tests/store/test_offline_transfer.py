@@ -9,18 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
-from amount import amount
-from contract.builders import HOUR, NOW, RULES, dump, idempotency
-from contract.consistency import check as assert_consistent
-from contract.consistency import check_shares as assert_shares
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import id_text
-from holdfast.store import incoming, walking
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.offline import Finding, Imported, NotAnExport, OfflineStore, check_header
+from holdfast.store import incoming
+from holdfast.store.embedded import walking
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table
+from holdfast.store.offline.maintenance import Finding, Imported, NotAnExport, OfflineStore, check_header
 from holdfast.store.port import Accept, Duplicate
-from holdfast.store.tables import Table
-from store.populated import BINARY, OF_WRONG_TYPES, TEXT, Populated, build, populate, put
+from tests.amount import amount
+from tests.contract.builders import HOUR, NOW, RULES, dump, idempotency
+from tests.contract.consistency import check as assert_consistent
+from tests.contract.consistency import check_shares as assert_shares
+from tests.store.populated import BINARY, OF_WRONG_TYPES, TEXT, Populated, build, populate, put
 
 NOT_THE_SAME = {Table.FINISHED, Table.META, Table.SHARES, Table.SHIFTS}
 """Delivered records are listed by the groups that they came in; the latest moment is this machine's."""

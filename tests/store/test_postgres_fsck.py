@@ -9,15 +9,15 @@ from typing import Any
 import trio
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 
-from contract.builders import EVER, NOW, RULES, active, success
 from holdfast.core.message import id_text
-from holdfast.store.fsck import Finding
-from holdfast.store.offline import Maintained, Repaired, open_database
+from holdfast.store.offline.fsck import Finding
+from holdfast.store.offline.maintenance import Maintained, Repaired, open_database
 from holdfast.store.port import Accept, Deliver
 from holdfast.store.postgres import fsck, walking
-from store.populated import SIZE, Populated, build
-from store.test_offline_transfer import export as export_embedded
-from store.test_postgres_transfer import a_replica, execute, message, take
+from tests.contract.builders import EVER, NOW, RULES, active, success
+from tests.store.populated import SIZE, Populated, build
+from tests.store.test_offline_transfer import export as export_embedded
+from tests.store.test_postgres_transfer import a_replica, execute, message, take
 
 GARBAGE = b"\xc1garbage"
 

@@ -8,22 +8,6 @@ from typing import Any
 import trio
 from pytest import fixture
 
-from contract.builders import (
-    EVER,
-    EXHAUSTED,
-    EXPIRE_AFTER,
-    HOST,
-    HOUR,
-    NOW,
-    HandClock,
-    attempt,
-    disabled,
-    frozen,
-    lane,
-    retry_at,
-    success,
-)
-from harness import PATIENCE
 from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import Lane
 from holdfast.core.message import Entry, Message, Place, Standing, State
@@ -43,8 +27,24 @@ from holdfast.store.port import (
     SaveLane,
     Shelve,
 )
-from store.fleets import Replica, fleet
-from store.test_postgres_transfer import execute
+from tests.contract.builders import (
+    EVER,
+    EXHAUSTED,
+    EXPIRE_AFTER,
+    HOST,
+    HOUR,
+    NOW,
+    HandClock,
+    attempt,
+    disabled,
+    frozen,
+    lane,
+    retry_at,
+    success,
+)
+from tests.harness import PATIENCE
+from tests.store.fleets import Replica, fleet
+from tests.store.test_postgres_transfer import execute
 
 OTHER = "other:443"
 

@@ -14,23 +14,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
-from amount import amount
-from contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
 from holdfast.core.errors import StoreAway, StoreFull, StoreUnusable
 from holdfast.core.message import Message, id_text
 from holdfast.store import incoming
-from holdfast.store.fsck import Finding
-from holdfast.store.offline import Imported, Maintained, open_database
+from holdfast.store.embedded.tables import Table
+from holdfast.store.offline.fsck import Finding
+from holdfast.store.offline.maintenance import Imported, Maintained, open_database
 from holdfast.store.port import Accept, Ask, Deliver, Duplicate
 from holdfast.store.postgres import walking
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.tables import Table
-from ports import refusing_port
-from store.fleets import every_host_is_owned
-from store.populated import SIZE, Populated, build
-from store.test_offline_transfer import ANYTHING, NOT_THE_SAME, line_of, tables
-from store.test_offline_transfer import export as export_embedded
-from store.test_offline_transfer import take as take_embedded
+from tests.amount import amount
+from tests.contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
+from tests.ports import refusing_port
+from tests.store.fleets import every_host_is_owned
+from tests.store.populated import SIZE, Populated, build
+from tests.store.test_offline_transfer import ANYTHING, NOT_THE_SAME, line_of, tables
+from tests.store.test_offline_transfer import export as export_embedded
+from tests.store.test_offline_transfer import take as take_embedded
 
 
 @fixture(scope="module")

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.residence import LOOK_EVERY, MOST, resident_files
-from holdfast.store.tables import Table, Transaction
-from holdfast.store.walking import step
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.residence import LOOK_EVERY, MOST, resident_files
+from holdfast.store.embedded.tables import Table, Transaction
+from holdfast.store.embedded.walking import step
 
 ROWS = 2 * MOST >> 12
 

@@ -11,21 +11,21 @@ import trio
 import trio.testing
 from pytest import fixture, skip
 
-from contract.builders import HOST, NOW, RULES, HandClock
-from harness import PATIENCE
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
-from holdfast.store.ledger import Ledger
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.tables import Table
 from holdfast.store.moving import Moved
 from holdfast.store.port import Accept, Accepted, Duplicate
 from holdfast.store.postgres import accepting
 from holdfast.store.spool import Spool
-from holdfast.store.tables import Table
 from holdfast.store.writer_thread import Waiter
-from postgres import ELSEWHERE, OwnServer
-from store.fleets import Replica, fleet, ids_in, keyed, rows
-from store.populated import Populated, build, put
+from tests.contract.builders import HOST, NOW, RULES, HandClock
+from tests.harness import PATIENCE
+from tests.postgres import ELSEWHERE, OwnServer
+from tests.store.fleets import Replica, fleet, ids_in, keyed, rows
+from tests.store.populated import Populated, build, put
 
 OTHER = "other:443"
 ACKNOWLEDGED = "acknowledged"

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from contract.builders import EXPIRE_AFTER, HOUR, MINUTE, attempt, idempotency, success
 from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
 from holdfast.core.message import DeadReason, Message, MessageId, next_id
 from holdfast.store import records
+from holdfast.store.embedded.shares import MESSAGE_COST
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import connect
 from holdfast.store.postgres.schema import STEPS, bring_up_to_date
-from holdfast.store.shares import MESSAGE_COST
+from tests.contract.builders import EXPIRE_AFTER, HOUR, MINUTE, attempt, idempotency, success
 
 OLD, DEAD_OLD = 7, 5
 """The numbers of a replica that is alive, and of one that left its claims behind."""

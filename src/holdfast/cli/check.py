@@ -14,7 +14,7 @@ from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.text import clean, facts
 from holdfast.config import Config, ConfigError, load
 from holdfast.config.hosts import DENIED_BY_NAME, names_among
-from holdfast.credentials import read_credentials
+from holdfast.process.credentials import read_credentials
 
 
 def check(arguments: list[str]) -> int:

@@ -12,8 +12,8 @@ from holdfast.cli.text import clean, count
 from holdfast.config import Config, DatabaseUrl
 from holdfast.config.database import database_url
 from holdfast.config.faults import BadValue, Fault
-from holdfast.credentials import judge_database
-from holdfast.store.offline import Moved, OfflineStore
+from holdfast.process.credentials import judge_database
+from holdfast.store.offline.maintenance import Moved, OfflineStore
 
 
 def handoff(arguments: list[str]) -> int:

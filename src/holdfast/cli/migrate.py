@@ -11,7 +11,7 @@ from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.config import ConfigError, DatabaseUrl
 from holdfast.core.errors import StoreAway, StoreUnusable
-from holdfast.credentials import judge_database
+from holdfast.process.credentials import judge_database
 
 
 def migrate(arguments: list[str]) -> int:

@@ -22,7 +22,7 @@ from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.core.schedule import RetryRules
 from holdfast.store.files import written_beside
-from holdfast.store.offline import (
+from holdfast.store.offline.maintenance import (
     Finding,
     Imported,
     Maintained,
@@ -136,7 +136,7 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[Ma
             yield stack.enter_context(open_embedded(config, create=create))
         else:
             # It knows much more than databases, which no embedded store should wait for.
-            from holdfast.credentials import judge_database
+            from holdfast.process.credentials import judge_database
 
             judge_database(url)
             yield stack.enter_context(open_database(url.whole, config.store.max_size, _rules(config), create=create))

@@ -12,7 +12,7 @@ from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, id_text, masked_lane
 from holdfast.core.tally import Tally
 from holdfast.delivery.roster import Roster
-from holdfast.news import News
+from holdfast.events import News
 from holdfast.store.port import BATCH_BYTES, Ask, Store, View
 
 LANES_A_READ = 64

@@ -23,7 +23,7 @@ from holdfast.delivery.settling import Settling
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Retention, Upkeep
-from holdfast.news import News
+from holdfast.events import News
 from holdfast.store.port import SharedStore, Store
 
 DEFAULT_PORTS = {"http": 80, "https": 443}

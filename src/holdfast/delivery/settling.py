@@ -17,7 +17,7 @@ from holdfast.core.redaction import without_secrets
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
 from holdfast.core.tally import Tally
 from holdfast.core.times import rfc3339
-from holdfast.news import News
+from holdfast.events import News
 from holdfast.store.port import Deliver, Fail, LaneRecord, Operation
 
 

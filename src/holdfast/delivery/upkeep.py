@@ -20,7 +20,7 @@ from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
-from holdfast.news import News
+from holdfast.events import News
 from holdfast.store.port import (
     NO_LIMIT,
     Evicted,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import trio
 
-from holdfast.chance import RandomBits
 from holdfast.config import Address, Config, build
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
@@ -15,19 +14,20 @@ from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.demo.clock import FastClock
 from holdfast.demo.receiver import LOOPBACK
 from holdfast.demo.transports import plain_transport
+from holdfast.events import News
 from holdfast.http.server import LOCAL_LIMITS, Server, open_tcp_listeners
 from holdfast.http.transport import Resolve
 from holdfast.ingest.handler import Ingest
-from holdfast.lifecycle import Lifecycle, Stage
-from holdfast.news import News
 from holdfast.operate.actions import Actions
 from holdfast.operate.insight import Insight
 from holdfast.operate.metrics import Metrics
 from holdfast.operate.probes import Probes
 from holdfast.operate.status import StatusListener
-from holdfast.store.ledger import Ledger
-from holdfast.store.lmdb import LmdbEngine
-from holdfast.store.work import StoreRules
+from holdfast.process.lifecycle import Lifecycle, Stage
+from holdfast.process.random_bits import RandomBits
+from holdfast.store.embedded.ledger import Ledger
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.work import StoreRules
 
 
 def demo_config(folder: Path) -> Config:

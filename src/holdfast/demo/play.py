@@ -17,7 +17,7 @@ from holdfast.demo.receiver import Names, Receiver
 from holdfast.demo.sender import Sender
 from holdfast.demo.stage import Stage, Teller
 from holdfast.demo.story import Story, Summary
-from holdfast.store.lmdb import LmdbEngine
+from holdfast.store.embedded.lmdb import LmdbEngine
 
 
 class Stopped(Exception):

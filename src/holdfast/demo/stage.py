@@ -11,7 +11,7 @@ from holdfast.demo.clock import FastClock
 from holdfast.demo.gateway import Gateway
 from holdfast.demo.promise import PromiseBroken, promise
 from holdfast.demo.sender import Sender
-from holdfast.news import Event
+from holdfast.events import Event
 
 PATIENCE = 60.0
 """Seconds of real life after which news that did not come are a promise broken."""

@@ -9,7 +9,7 @@ from holdfast.demo.promise import promise
 from holdfast.demo.receiver import Mood, Receiver
 from holdfast.demo.stage import Stage, moment_of
 from holdfast.demo.wording import DAY, HOUR, outcome, span
-from holdfast.news import Event
+from holdfast.events import Event
 
 LATE = 5_000
 """Milliseconds that an attempt may begin after it was due: this machine may be busy."""

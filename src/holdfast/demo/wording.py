@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from holdfast.news import Event
+from holdfast.events import Event
 
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 

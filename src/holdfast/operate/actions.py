@@ -8,7 +8,7 @@ from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, State, id_text, masked_lane, parse_id
 from holdfast.core.tally import Tally
-from holdfast.news import News
+from holdfast.events import News
 from holdfast.operate.filters import at_most, choice, moment, only, text
 from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Deliveries

@@ -8,8 +8,8 @@ import trio
 
 from holdfast.config import ConfigError
 from holdfast.core.errors import ReloadUnfinished
+from holdfast.events import Event, News
 from holdfast.http.server import Request, Response, StreamingResponse
-from holdfast.news import Event, News
 from holdfast.operate.actions import Actions
 from holdfast.operate.exporting import dead_lines
 from holdfast.operate.filters import flag, only

@@ -12,7 +12,7 @@ from holdfast.core.message import State, id_text, masked_lane, parse_id
 from holdfast.core.schedule import RetryRules, expires_at
 from holdfast.core.series import WIDTH
 from holdfast.core.why import why
-from holdfast.news import News
+from holdfast.events import News
 from holdfast.operate import shapes
 from holdfast.operate.filters import LONGEST_PAGE, after_id, choice, circuit_name, page_limit
 from holdfast.operate.ports import Condition, Deliveries, Spooled

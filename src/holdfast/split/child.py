@@ -9,12 +9,12 @@ import sys
 
 import trio
 
-from holdfast.chance import RandomBits
 from holdfast.clock import FollowingClock
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
-from holdfast.intake import LAST_ANSWERS, Intake
-from holdfast.log import setup
+from holdfast.process.ingest_listener import LAST_ANSWERS, Intake
+from holdfast.process.log import setup
+from holdfast.process.random_bits import RandomBits
 from holdfast.split.channel import Channel
 from holdfast.split.distant import DistantStore
 from holdfast.split.frames import Beginning, Frame, Kind, Settings, encode_counts, unpickled

@@ -21,7 +21,7 @@ from holdfast.clock import BootClock
 from holdfast.config import Address, Config
 from holdfast.core.errors import ReloadUnfinished
 from holdfast.core.tally import Tally
-from holdfast.log import event
+from holdfast.process.log import event
 from holdfast.split.channel import Channel
 from holdfast.split.frames import (
     MALFORMED,
@@ -33,7 +33,7 @@ from holdfast.split.frames import (
     decode_counts,
     encode_answer,
 )
-from holdfast.store.ledger import Ledger
+from holdfast.store.embedded.ledger import Ledger
 
 LAST_WORDS = 2.0
 """Seconds that the ingest process has to end by itself once its channel is closed."""

@@ -12,8 +12,8 @@ from holdfast.core.circuit import Circuit
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import LANE_NAME_LIMIT, Attempt, Message, MessageId
 from holdfast.store import records
+from holdfast.store.embedded.tables import META_EPOCH, META_LATEST, Table, Transaction, prefixed
 from holdfast.store.port import LaneRecord
-from holdfast.store.tables import META_EPOCH, META_LATEST, Table, Transaction, prefixed
 
 ID, STAMP, KEY, SPAN = 16, 24, 20, 16
 """How many bytes ids, moments with an id, idempotency keys and epochs have."""

@@ -9,8 +9,8 @@ import outcome
 import trio
 
 from holdfast.core.errors import StoreError
+from holdfast.store.embedded.work import Group
 from holdfast.store.port import Hearing
-from holdfast.store.work import Group
 
 Results = list[Any] | None
 Commit = Callable[[Group], Awaitable[Results]]

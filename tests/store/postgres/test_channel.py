@@ -8,14 +8,14 @@ import psycopg
 import pytest
 import trio
 
-from contract.builders import MINUTE, NOW, RULES, HandClock, attempt, lane, retry_at, success
-from contract.shared import SharedDesk
-from harness import PATIENCE
 from holdfast.core.errors import CommitFailed, StoreAway, StoreError
 from holdfast.core.message import Entry, State
 from holdfast.store.port import Deliver, Expire, Fail, Hearing, ReviewLanes, SaveLane
 from holdfast.store.postgres.schema import SCHEMA
-from store.fleets import fleet, rows
+from tests.contract.builders import MINUTE, NOW, RULES, HandClock, attempt, lane, retry_at, success
+from tests.contract.shared import SharedDesk
+from tests.harness import PATIENCE
+from tests.store.fleets import fleet, rows
 
 WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 

@@ -6,13 +6,13 @@ import psycopg
 import pytest
 import trio
 
-from contract.builders import RULES, HandClock
-from contract.shared import SharedDesk
-from harness import PATIENCE, Receiver, running, until
 from holdfast.core.errors import StoreAway
 from holdfast.store.postgres.connection import connect
-from postgres import OwnServer
-from store.fleets import rows
+from tests.contract.builders import RULES, HandClock
+from tests.contract.shared import SharedDesk
+from tests.harness import PATIENCE, Receiver, running, until
+from tests.postgres import OwnServer
+from tests.store.fleets import rows
 
 SOME = 40
 WAITS_FOR_STANDBY = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"

@@ -12,10 +12,6 @@ import psycopg
 import trio
 from pytest import mark, raises
 
-from contract import consistency_postgres as consistency
-from contract.builders import HOST, NOW, RULES, idempotency
-from delivery.fleet import Replica, fleet
-from harness import PATIENCE
 from holdfast.clock import TrioClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import StoreUnusable
@@ -28,10 +24,14 @@ from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.contact import migrate
 from holdfast.store.postgres.schema import STEPS, VERSION, bring_up_to_date
 from holdfast.store.postgres.store import PostgresStore
-from sim.world import START
-from store import version_one as v1
-from store.populated import SIZE
-from store.version_one import Old, counted, version_one
+from tests.contract import consistency_postgres as consistency
+from tests.contract.builders import HOST, NOW, RULES, idempotency
+from tests.delivery.fleet import Replica, fleet
+from tests.harness import PATIENCE
+from tests.sim.world import START
+from tests.store import version_one as v1
+from tests.store.populated import SIZE
+from tests.store.version_one import Old, counted, version_one
 
 EVERYTHING = 1 << 40
 

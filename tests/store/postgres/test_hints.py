@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from contract.builders import HOST, NOW
 from holdfast.core.message import Message, MessageId
 from holdfast.store.postgres.arrivals import HELD_AT_MOST, HELD_FOR_EACH, Hints
+from tests.contract.builders import HOST, NOW
 
 A_BIT = 0.001
 MESSAGES = [

@@ -9,7 +9,7 @@ from holdfast.core.ownership import LEASE
 from holdfast.store.postgres import ownership, schema
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.ownership import Membership, SharedTime
-from store.fleets import rows
+from tests.store.fleets import rows
 
 DAY = 86_400_000
 SLACK = 100_000

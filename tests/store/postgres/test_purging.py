@@ -5,9 +5,6 @@ server tells them.
 import psycopg
 import trio
 
-from contract.builders import DAY, HOST, NOW, success
-from delivery.fleet import Replica
-from harness import until
 from holdfast.clock import TrioClock
 from holdfast.config import build
 from holdfast.core.circuit import Circuit
@@ -17,7 +14,10 @@ from holdfast.store import records
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.contact import migrate
-from store.fleets import every_host_is_owned
+from tests.contract.builders import DAY, HOST, NOW, success
+from tests.delivery.fleet import Replica
+from tests.harness import until
+from tests.store.fleets import every_host_is_owned
 
 FINISHED = 2 * STEP
 """Records of each kind that are past their retention."""

@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 from pytest import fixture, mark, raises
 
-from contract.builders import NOW
-from harness import until
 from holdfast.core.errors import StoreAway, StoreUnusable
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.schema import STEPS, VERSION, Step, bring_up_to_date, catch_up
-from store.version_one import version_one
+from tests.contract.builders import NOW
+from tests.harness import until
+from tests.store.version_one import version_one
 
 EXPAND = Step(VERSION + 1, ("ALTER TABLE messages ADD COLUMN note text",))
 CONTRACT = Step(VERSION + 2, ("ALTER TABLE messages DROP COLUMN note",), contracts=True)

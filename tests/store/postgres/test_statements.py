@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from harness import PATIENCE
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.store.postgres.connection import Line
 from holdfast.store.postgres.statements import Statement
+from tests.harness import PATIENCE
 
 ROWS = Statement(
     """SELECT * FROM unnest(%(bytes)s::bytea[], %(longs)s::bigint[], %(ints)s::integer[], %(shorts)s::smallint[],

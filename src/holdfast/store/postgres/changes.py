@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.message import MessageId
+from holdfast.store.embedded.summaries import NEVER
 from holdfast.store.grouping import group_size
 from holdfast.store.port import Deliver, DropMessages, Fail, Hearing, Operation, Shelve
 from holdfast.store.postgres import bulk, outcomes, ownership
@@ -12,7 +13,6 @@ from holdfast.store.postgres.connection import Connection, Line
 from holdfast.store.postgres.ownership import Membership
 from holdfast.store.postgres.shards import Release, TakeIn, release, take_in
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.summaries import NEVER
 
 WORKED_WITHIN = 15.0
 """Seconds that delivery waits for what it reads and writes: longer than any lock is waited for."""

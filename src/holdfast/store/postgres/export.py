@@ -9,10 +9,10 @@ from typing import Any
 
 from holdfast.core.message import Attempt, MessageId, id_text
 from holdfast.store import lines, records
-from holdfast.store.export import framed
-from holdfast.store.fsck import Finding
 from holdfast.store.lines import Delivered, Key, Line
 from holdfast.store.moving import Moving
+from holdfast.store.offline.export import framed
+from holdfast.store.offline.fsck import Finding
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import DEAD

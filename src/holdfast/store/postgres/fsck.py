@@ -19,7 +19,8 @@ from holdfast.core.lane import wake_at
 from holdfast.core.message import Message, MessageId, id_text
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
-from holdfast.store.fsck import Finding, delivered_still_here, unreadable
+from holdfast.store.offline.fsck import Finding, delivered_still_here, unreadable
+from holdfast.store.offline.repair import Repaired
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import ownership, rows
 from holdfast.store.postgres.connection import Connection
@@ -29,7 +30,6 @@ from holdfast.store.postgres.shares import FOLDED, Counts, Sums
 from holdfast.store.postgres.stories import reason_of
 from holdfast.store.postgres.terms import Terms
 from holdfast.store.postgres.walking import pages, repeated, snapshot
-from holdfast.store.repair import Repaired
 from holdfast.store.sound import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 
 SOON = 10_000

@@ -9,11 +9,11 @@ from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
+from holdfast.store.embedded.summaries import NEVER
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres.connection import Connection, Cursor
 from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.summaries import NEVER
 
 HELD_SEEN = 10_000
 """Held messages that are passed over in search of one that may be a probe."""

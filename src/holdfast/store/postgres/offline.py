@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.core.errors import StoreUnusable
-from holdfast.store.fsck import Finding
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.incoming import Imported
+from holdfast.store.offline.fsck import Finding
+from holdfast.store.offline.repair import Repaired
 from holdfast.store.postgres import fsck, ownership, schema
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.contact import connected
@@ -14,8 +16,6 @@ from holdfast.store.postgres.export import export_lines
 from holdfast.store.postgres.restore import take
 from holdfast.store.postgres.shares import FOLDED
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.repair import Repaired
-from holdfast.store.work import StoreRules
 
 
 @dataclass(frozen=True, slots=True)

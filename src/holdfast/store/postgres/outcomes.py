@@ -18,6 +18,8 @@ from holdfast.core.place import after_attempt
 from holdfast.core.room import cost_of
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.store import records
+from holdfast.store.embedded.summaries import NEVER
+from holdfast.store.embedded.writes import live_record
 from holdfast.store.port import Deliver, Expire, Fail, Forget, LaneRecord, Operation, SaveLane, Shelve
 from holdfast.store.postgres.arrivals import ask_shelved, keep_order
 from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
@@ -27,8 +29,6 @@ from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, number_of
 from holdfast.store.postgres.shares import ON_TOP
 from holdfast.store.postgres.statements import Statement
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.summaries import NEVER
-from holdfast.store.writes import live_record
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
 """Operations that may share a transaction."""

@@ -23,6 +23,8 @@ from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreAway, St
 from holdfast.core.message import Entry, Message, MessageId, Standing, State, next_id
 from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, shard_of
 from holdfast.core.room import WATERMARK
+from holdfast.store.embedded.summaries import NEVER
+from holdfast.store.embedded.work import StoreRules
 from holdfast.store.grouping import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (
@@ -66,8 +68,6 @@ from holdfast.store.postgres.requests import ANSWER, REQUEST, CarryOut, Requests
 from holdfast.store.postgres.shards import Release, TakeIn
 from holdfast.store.postgres.stories import Faults
 from holdfast.store.postgres.terms import Terms
-from holdfast.store.summaries import NEVER
-from holdfast.store.work import StoreRules
 from holdfast.store.writer_thread import Waiter
 
 ANSWER_WITHIN = 5.0

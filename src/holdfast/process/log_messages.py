@@ -1,0 +1,183 @@
+"""What the process says of itself in the log: how it starts, what is odd about that, how the store failed, the end."""
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from holdfast import __version__
+from holdfast.clock import is_off
+from holdfast.config import Address, Config, is_loopback
+from holdfast.config.hosts import DENIED_BY_NAME, names_among
+from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.message import masked_lane
+from holdfast.core.ownership import Role
+from holdfast.delivery.handoff import HandedOver
+from holdfast.delivery.signing import STRONG
+from holdfast.events import News
+from holdfast.process.credentials import Credentials
+from holdfast.process.descriptors import room_for
+from holdfast.process.log import event
+from holdfast.process.stores import Opened
+from holdfast.store.moving import Moved
+from holdfast.store.port import Store
+from holdfast.store.spool import Spool
+
+HOSTS_REPORTED = 20
+REASONS_REPORTED = 5
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes looks for a container's last words; nobody else has such a file."""
+LONGEST_LAST_WORDS = 4096
+"""Bytes that it takes; it would cut off the rest."""
+
+_logger = logging.getLogger("holdfast")
+
+
+def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None:
+    role: dict[str, Any] = {} if opened.role is None else {"role": opened.role}
+    event(_logger, logging.INFO, "start", version=__version__, store=opened.place, **role)
+    if config.store.url is not None and (config.store.path / "data.mdb").exists() and opened.spool is None:
+        detail = (
+            "nothing of the embedded store in store.path is delivered while store.url is set; holdfast handoff moves it"
+        )
+        event(_logger, logging.WARNING, "store_left_behind", path=str(config.store.path), detail=detail)
+    tell_oddities(config, credentials)
+
+
+def tell_ready(bound: Mapping[str, Address], control: Path, place: str, role: Role | None, *, ready: bool) -> str:
+    """One line for whoever started the process, and one in the log. Returns what a service manager is told."""
+    served: dict[str, Any] = {name: str(bound[name]) for name in ("ingest", "status") if name in bound}
+    event(_logger, logging.INFO if ready else logging.WARNING, "ready" if ready else "not_ready", **served)
+    listening = [f"{name} http://{address}" for name, address in served.items()]
+    words = [*listening, f"control {control}", f"store {place}"]
+    if role is not None:
+        words.append(f"role {role}")
+    if "probe" in bound:
+        words.append(f"probe http://{bound['probe']}")
+    print(f"holdfast {__version__} {'ready' if ready else 'not ready'}: {', '.join(words)}", flush=True)  # noqa: T201
+    return ", ".join(listening)
+
+
+def tell_oddities(config: Config, credentials: Credentials) -> None:
+    """What works and is not as it should be, of a config that is taken over."""
+    if config.egress.allow_loopback:
+        event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
+    denied = names_among(config.egress.deny)
+    if denied:
+        event(_logger, logging.WARNING, "denied_by_name", names=denied, detail=f"egress.deny: {DENIED_BY_NAME}")
+    if not is_loopback(config.listen.status.host):
+        detail = "other machines can read hosts, states and what happened to messages; probes need listen.probe only"
+        event(_logger, logging.WARNING, "status_exposed", status=str(config.listen.status), detail=detail)
+    room = room_for(config)
+    if room.ingest < config.ingest.max_connections:
+        detail = "the system allows few file descriptors; raise LimitNOFILE or ulimit -n for ingest.max_connections"
+        event(_logger, logging.WARNING, "few_descriptors", max_connections=room.ingest, detail=detail)
+    for route, signer in credentials.route_keys.signers.items():
+        if signer.is_weak:
+            detail = f"Standard Webhooks asks for {STRONG} bytes at least"
+            event(_logger, logging.WARNING, "weak_secret", route=route, detail=detail)
+
+
+def tell_clock(news: News, offset: int) -> None:
+    """How far holdfast's time is ahead of the wall clock; negative if it is behind."""
+    if is_off(offset):
+        detail = "seconds that holdfast's own time is ahead of the wall clock; signatures go by the wall clock"
+        news.tell(logging.WARNING, "clock_off", offset=offset / 1000, detail=detail)
+    else:
+        news.tell(logging.INFO, "clock_right", offset=offset / 1000)
+
+
+def tell_jump(news: News, ahead: int) -> None:
+    """The database's clock has jumped."""
+    detail = "seconds that the database's clock has jumped ahead; holdfast's own time goes on as before"
+    news.tell(logging.WARNING, "clock_jumped", jump=ahead / 1000, detail=detail)
+
+
+def tell_failure(error: CommitFailed) -> None:
+    event(_logger, logging.CRITICAL, "store_failed", detail=str(error))
+
+
+def tell_away(news: News, reason: StoreAway | None) -> None:
+    """The database went away, or is back."""
+    if reason is None:
+        news.tell(logging.INFO, "store_back")
+    else:
+        news.tell(logging.WARNING, "store_away", detail=str(reason))
+
+
+def tell_spooling(news: News, found: int) -> None:
+    """Webhooks are kept on this machine; or were, by an earlier run."""
+    if found:
+        news.tell(logging.WARNING, "spool_found", messages=found)
+    else:
+        news.tell(logging.WARNING, "spooling_began", detail="webhooks wait on this machine until the database is back")
+
+
+def tell_moved(news: News, moved: Moved) -> None:
+    """All of them are in the database."""
+    count, known, duplicates = moved.count, moved.known, moved.duplicates
+    news.tell(logging.INFO, "spool_moved", messages=count, known=known, duplicates=duplicates)
+
+
+def tell_handed_over(to: Address, handed: HandedOver) -> None:
+    """What the other side has, and why it has not the rest of what it was offered."""
+    level = logging.WARNING if handed.left else logging.INFO
+    left = dict(handed.left.most_common(REASONS_REPORTED))
+    event(_logger, level, "handed_over", to=str(to), messages=handed.count, left=left)
+
+
+async def tell_end(ledger: Store, handed: HandedOver, spool: Spool | None) -> None:
+    """How many wait on disk and how many were handed over, by host; the hosts with most first. What is in a spool waits
+    on this machine's.
+    """
+    store = await ledger.statistics()
+    waiting: dict[str, int] = {}
+    # A database that is away can't say by host.
+    with suppress(StoreAway):
+        waiting = await _waiting_by_host(ledger) if store.waiting else {}
+    most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
+    told: dict[str, Any] = {
+        "waiting": store.waiting,
+        "dead": store.dead,
+        "waiting_by_host": dict(most),
+        "handed_over": handed.count,
+        "handed_over_by_host": dict(handed.by_host.most_common(HOSTS_REPORTED)),
+        **({} if spool is None else {"spooled": spool.count}),
+    }
+    event(_logger, logging.INFO, "exit", **told)
+    leave_word(TERMINATION_LOG, told)
+
+
+async def _waiting_by_host(store: Store) -> dict[str, int]:
+    waiting: dict[str, int] = {}
+    after: str | None = None
+    while True:
+        page, after = await store.circuits(None, after, 1_000)
+        waiting |= {masked_lane(view.record.key): view.waiting for view in page if view.waiting}
+        if after is None:
+            return waiting
+
+
+def leave_word(file: Path, told: Mapping[str, int | dict[str, int]]) -> None:
+    """The same for whoever looks at the pod later, if there is a file for it; with as many hosts as fit."""
+    for count in range(HOSTS_REPORTED, -1, -1):
+        cut = {
+            name: dict(islice(each.items(), count)) if isinstance(each, dict) else each for name, each in told.items()
+        }
+        text = json.dumps({"event": "exit", **cut}, separators=(",", ":")).encode() + b"\n"
+        if len(text) <= LONGEST_LAST_WORDS:
+            break
+    # A file that is not there is not made: outside of Kubernetes nobody asked for one.
+    with suppress(OSError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, text)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,160 @@
+"""Which store a gateway is on, and what goes with it: the clock that its times are told by, and where it is.
+
+The embedded one is this machine's. One that replicas share is in a database; the folder of `store.path` then holds the
+control socket and the spool, so that two replicas on one machine need two of them.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from holdfast.clock import BootClock, SharedClock
+from holdfast.config import Config, DatabaseUrl
+from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.ownership import Role
+from holdfast.delivery.service import circuit_rules, retry_rules
+from holdfast.operate.owners import Owners
+from holdfast.process.lifecycle import Keeping
+from holdfast.process.random_bits import RandomBits
+from holdfast.store.embedded.folder import make_folder, take_folder
+from holdfast.store.embedded.ledger import Ledger, last_time
+from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.work import StoreRules
+from holdfast.store.port import SharedStore, Store
+from holdfast.store.spool import Database, Spool
+
+
+class Running(Protocol):
+    """What the process keeps running. `broken` is set when it failed for good."""
+
+    @property
+    def failed(self) -> CommitFailed | None: ...
+
+    @property
+    def broken(self) -> trio.Event: ...
+
+    def configure(self, rules: StoreRules) -> None: ...
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None: ...
+
+
+class Kept(Keeping, Running, Protocol):
+    """What the process asks of a store that it runs. `on_failed` is told when it failed for good."""
+
+    on_group: Callable[[int, float], None]
+    on_failed: Callable[[CommitFailed], None]
+
+
+class KeptStore(Store, Kept, Protocol):
+    pass
+
+
+class KeptSharedStore(SharedStore, Owners, Kept, Protocol):
+    """`on_away` is told when the database went away, and why; by None when it is back. `on_jump` is told by how many
+    milliseconds its clock has jumped ahead.
+    """
+
+    on_away: Callable[[StoreAway | None], None]
+    on_jump: Callable[[int], None]
+
+    def end_by(self, moment: float) -> None:
+        """Wait for nothing after this moment, by trio's time."""
+
+    def step_back(self, steps_back: bool) -> None:
+        """Have others deliver while this process drains, or take part again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """`place` is where the store is, as it may be shown; `volume` a folder on its volume, if it is on this machine.
+    `run` is the moment of this start, by which runs are told apart.
+
+    `ledger` is the embedded store once more, for what needs that one. Where replicas share another, `shared` is that
+    one, `spool` what stands before it if anything does, and `role` what this replica does.
+    """
+
+    store: KeptStore
+    clock: BootClock
+    run: int
+    place: str
+    close: Callable[[], None]
+    ledger: Ledger | None = None
+    volume: Path | None = None
+    shared: KeptSharedStore | None = None
+    spool: Spool | None = None
+    role: Role | None = None
+
+    @property
+    def running(self) -> list[Running]:
+        return [self.store] if self.spool is None else [self.store, self.spool]
+
+
+def open_store(config: Config, role: Role) -> Opened:
+    """Raises StoreUnusable, having left nothing open."""
+    with ExitStack() as undo:
+        url = config.store.url
+        opened = _open_embedded(config, undo) if url is None else _open_shared(config, url, role, undo)
+        undo.pop_all()
+    return opened
+
+
+def _open_embedded(config: Config, undo: ExitStack) -> Opened:
+    engine = LmdbEngine(config.store.path, config.store.max_size)
+    undo.callback(engine.close)
+    clock = BootClock(last_time(engine))
+    run = clock.now()
+    ledger = Ledger(engine, store_rules(config, run), clock, RandomBits())
+    ledger.open()
+    folder = config.store.path
+    return Opened(ledger, clock, run, str(folder), engine.close, ledger=ledger, volume=folder)
+
+
+def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) -> Opened:
+    # Only where it is wanted: it is an extra, and 15 MB of memory.
+    from holdfast.store.postgres.contact import make_contact
+    from holdfast.store.postgres.store import PostgresStore
+
+    folder = config.store.path
+    spools = config.store.spool and role.ingests
+    engine = LmdbEngine(folder, config.store.max_size) if spools else None
+    undo.callback(_hold(folder) if engine is None else engine.close)
+    clock = SharedClock()
+    # A pod must not crash in a loop because its database restarts: the store goes on trying.
+    with suppress(StoreAway):
+        clock.follow(make_contact(url.whole))
+    run = clock.now()
+    rules = store_rules(config, run)
+    store = PostgresStore(url.whole, rules, clock, RandomBits(), max_size=config.store.max_size, delivers=role.delivers)
+    undo.callback(store.close)
+    store.on_time = clock.follow
+    spool = None if engine is None else _spool(store, engine, rules, clock)
+    return Opened(store, clock, run, str(url), undo.pop_all().close, shared=store, spool=spool, role=role)
+
+
+def _hold(folder: Path) -> Callable[[], None]:
+    """Keep other processes out of a folder, until what is returned is called."""
+    make_folder(folder)
+    return partial(os.close, take_folder(folder))
+
+
+def _spool(store: Database, engine: LmdbEngine, rules: StoreRules, clock: BootClock) -> Spool:
+    ledger = Ledger(engine, rules, clock, RandomBits())
+    ledger.open()
+    return Spool(store, ledger, rules, clock)
+
+
+def store_rules(config: Config, run: int) -> StoreRules:
+    return StoreRules(
+        circuit_rules(config),
+        retry_rules(config),
+        config.ingest.idempotency,
+        config.store.host_share,
+        config.delivery.per_host,
+        run,
+    )

@@ -1,0 +1,120 @@
+"""Messages that go from one store to another: a page of those that leave, their leaving, and their taking a seat.
+
+A message keeps its id on its way, so that whoever gets it a second time knows it: by its record while it has one, and
+by its key among the idempotency keys after that. The key is forgotten when the message itself is handed on, since what
+is not here any more has to be taken if it comes back.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.handoff import handoff_digest
+from holdfast.core.idempotency import HEADER, key_digest
+from holdfast.core.message import Entry, Message, MessageId, Place, Standing
+from holdfast.store.embedded import keys, reads
+from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded.standing import place_of
+from holdfast.store.embedded.tables import Table, Transaction
+from holdfast.store.embedded.work import Work
+from holdfast.store.looking import choose
+from holdfast.store.moving import KeyUse, Moving
+from holdfast.store.port import HandOver
+from holdfast.store.records import stamp
+from holdfast.store.sound import check_message
+
+Leaving = TypeVar("Leaving", Entry, Moving)
+
+
+def waiting(transaction: Transaction, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
+    """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
+    return _page(transaction, after, limit, _waiting)
+
+
+def undelivered(transaction: Transaction, after: MessageId | None, limit: int) -> tuple[list[Moving], MessageId | None]:
+    """The same with dead letters among them, and with all that is known of each."""
+    return _page(transaction, after, limit, _moving)
+
+
+def _page(
+    transaction: Transaction,
+    after: MessageId | None,
+    limit: int,
+    read: Callable[[Transaction, MessageId], Leaving | None],
+) -> tuple[list[Leaving], MessageId | None]:
+    """What can't be read stays where it is: it could not be told to another."""
+
+    def read_sound(id: MessageId, record: bytes) -> Leaving | None:
+        try:
+            return read(transaction, id)
+        except CorruptRecord as error:
+            transaction.faults.append((Table.MESSAGES, id, str(error)))
+            return None
+
+    start = after + b"\0" if after is not None else b""
+    candidates = transaction.scan(Table.MESSAGES, start)
+    return choose(candidates, limit, read_sound, size_of=lambda each: len(each.message.body))[:2]
+
+
+def _waiting(transaction: Transaction, id: MessageId) -> Entry | None:
+    place = _place(transaction, id)
+    whole = reads.message_of(transaction, id) if place.standing is not Standing.DEAD else None
+    return None if whole is None else Entry(whole[0], place)
+
+
+def _moving(transaction: Transaction, id: MessageId) -> Moving | None:
+    place = _place(transaction, id)
+    is_dead = place.standing is Standing.DEAD
+    reason = reads.dead_reason(transaction, id, place) if is_dead else None
+    if is_dead and reason is None:
+        raise CorruptRecord(f"message {id.hex()} is dead, and no dead letter tells why")
+    whole = reads.message_of(transaction, id)
+    if whole is None:
+        return None
+    message = whole[0]
+    return Moving(message, place, reason, attempts_of(transaction, id), _key_of(transaction, message))
+
+
+def _place(transaction: Transaction, id: MessageId) -> Place:
+    """Where a message stands whose record is sound; its body is not read for that."""
+    without_body = reads.message_of(transaction, id, whole=False)
+    assert without_body is not None
+    check_message(*without_body)
+    return place_of(transaction, without_body[0])
+
+
+def _key_of(transaction: Transaction, message: Message) -> KeyUse | None:
+    """The key that its app gave it. A header alone is no proof: a route may have put it there."""
+    for name, value in message.headers:
+        if name == HEADER:
+            digest = key_digest(value, message.method, message.target, message.route)
+            use = keys.find(transaction, digest, 0)
+            return KeyUse(digest, use.body, use.at) if use is not None and use.id == message.id else None
+    return None
+
+
+def hand_over(work: Work, operation: HandOver, encoded: None) -> int:
+    gone = 0
+    for message, read_at in operation.entries:
+        if _leaves(work, message, read_at):
+            work.erase_all(message.id)
+            keys.forget(work.transaction, handoff_digest(message.id))
+            gone += 1
+    return gone
+
+
+def _leaves(work: Work, message: Message, read_at: Place) -> bool:
+    """Take a message out of the index that it stands in; False if it was dropped or tried since it was read."""
+    if read_at.standing is Standing.DEAD:
+        letter = stamp(read_at.due, message.id)
+        if work.transaction.get(Table.DEAD, letter) is None:
+            return False
+        work.exhume(letter, message.lane)
+        return True
+    place = work.moved_to(message.id, message.lane, read_at)
+    return place is not None and work.leave(message.id, message.lane, place)
+
+
+def is_here(transaction: Transaction, id: MessageId) -> bool:
+    """Whether a message has a record, waiting, dead or delivered."""
+    return any(transaction.get(table, id) is not None for table in (Table.MESSAGES, Table.DELIVERED))

@@ -1,0 +1,320 @@
+"""The one writer: collects operations, commits them as a group, then tells whoever waits. It is the Store of one
+process.
+
+While one group is on its way to the disk the next one forms, so a commit is shared by all who came meanwhile. The
+writer is one own thread, in lockstep with the loop: the loop hands over a group and stands still while the thread
+does its puts (a fraction of a millisecond), then the thread lets go and the fsync overlaps with the loop. Running
+freely beside each other the two fight for the interpreter and the same group takes four times as long.
+
+Lack of room is never final. A group that does not fit goes without its new messages, then in smaller groups; if not
+even one operation fits, all of them stay here and are tried again every second. Any other failed commit is final:
+whoever awaits it hears of it, `broken` is set, and nothing is written any more, since a disk that failed an fsync can't
+be trusted. Who only wanted to be told once something is on disk is not told.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from holdfast.clock import Clock
+from holdfast.core.errors import CommitFailed, CorruptRecord, StoreError, StoreFull, StoreUnusable
+from holdfast.core.message import Message, MessageId, next_id
+from holdfast.store.embedded import reads
+from holdfast.store.embedded.asking import Asking
+from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
+from holdfast.store.embedded.work import Group, StoreRules
+from holdfast.store.embedded.writes import Writer, prepare
+from holdfast.store.grouping import Pace, group_size
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    Hearing,
+    Operation,
+    Shelve,
+)
+from holdfast.store.records import decode_latest
+from holdfast.store.writer_thread import Commit, Turn, Waiter, WriterThread
+
+AIR = 1 << 20
+"""Room for new messages that there has to be before a volume that was full has room again: no switching to and fro."""
+TRY_AGAIN = 1.0
+"""Seconds between two tries to write what does not fit."""
+START_BATCH = 256
+
+_logger = logging.getLogger("holdfast.store")
+
+
+class Ledger(Asking):
+    """A store on one engine. `run` is its writer; `open` has to come before it.
+
+    `on_group` is told of each group that is on disk: how many operations it had, and the seconds that it took.
+    `on_failed` is told of the commit that failed, once. Where another process mints, `last_id` is set to its last one.
+    """
+
+    away = False
+    """A disk that is not there any more is one that failed."""
+    is_swept_here = True
+
+    def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
+        super().__init__(engine)
+        self._rules = rules
+        self._clock = clock
+        self._random_bits = random_bits
+        self._writer = Writer(rules, engine.room)
+        self._pending: list[Operation] = []
+        self._under_way = 0
+        self._cramped = False
+        self._stuck = False
+        self._pace = Pace()
+        self._wake = trio.Event()
+        self._group_began = 0.0
+        self.last_id = bytes(16)
+        self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
+        self.on_commit: Callable[[int], None] = lambda earliest_wake: None
+        self.on_scarce: Callable[[], None] = lambda: None
+        self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
+        self.on_failed: Callable[[CommitFailed], None] = lambda error: None
+        self._met: list[Fault] = []
+        self.failed: CommitFailed | None = None
+        self.broken = trio.Event()
+
+    def open(self) -> None:
+        """Go on from what is on disk: ids grow from the last one."""
+        with self._engine.read() as transaction:
+            self.last_id = _last_id(transaction)
+
+    def configure(self, rules: StoreRules) -> None:
+        """Other numbers from the next group on."""
+        self._rules = rules
+        self._writer.configure(rules)
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def mint(self, now: int) -> MessageId:
+        self.last_id = next_id(self.last_id, now, self._random_bits(80))
+        return self.last_id
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending) + self._under_way
+
+    @property
+    def commit_age(self) -> float:
+        """Seconds since the commit under way began; 0 when none is."""
+        return trio.current_time() - self._group_began if self._under_way else 0.0
+
+    @property
+    def full(self) -> bool:
+        """Whether new messages are refused: the store has used up its own size, or there is no more on its volume."""
+        return self._writer.room.full or self._cramped
+
+    def submit(self, operation: Operation) -> None:
+        if self.failed is not None and isinstance(operation.done, Hearing):
+            operation.done(self.failed)
+            return
+        self._pending.append(operation)
+        self._wake.set()
+
+    async def perform(self, operation: Operation) -> Any:
+        if self.failed is not None:
+            raise self.failed
+        operation.done = waiter = Waiter()
+        self.submit(operation)
+        return await trio.lowlevel.wait_task_rescheduled(waiter.abandon)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Commit group after group until cancelled; what was submitted by then is still committed.
+
+        At both ends active messages go to their lanes' queues: whatever is in memory then is on disk in its place.
+        """
+        if not self._engine.threaded:
+            await self._run(self._commit_inline, task_status)
+            return
+        thread = WriterThread(self._commit, self._pace.took)
+        try:
+            await self._run(thread.commit, task_status)
+        finally:
+            thread.end()
+
+    async def _run(self, commit: Commit, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            try:
+                while not await self._shelve_active(commit):
+                    await self._wait_for_room()
+            finally:
+                task_status.started()
+            while self.failed is None:
+                await self._wake.wait()
+                if not await self._commit_pending(commit):
+                    await self._wait_for_room()
+        except (CommitFailed, StoreUnusable) as error:
+            self._give_up(error)
+        finally:
+            if self.failed is None:
+                await self._finish(commit)
+
+    async def _finish(self, commit: Commit) -> None:
+        """Outcomes that don't fit are lost here: their messages are sent again after the next start."""
+        try:
+            with trio.CancelScope(shield=True):
+                while self._pending:
+                    if not await self._commit_pending(commit):
+                        self._refuse_messages()
+                        return
+                await self._shelve_active(commit)
+        except (CommitFailed, StoreUnusable) as error:
+            self._give_up(error)
+
+    async def _shelve_active(self, commit: Commit) -> bool:
+        """Returns whether there was room for it."""
+        batch = START_BATCH
+        while True:
+            with self._engine.read() as transaction:
+                messages = reads.active(transaction, batch)
+            if not messages:
+                return True
+            if await commit(self._prepare([Shelve(messages)])) is None:
+                if batch == 1:
+                    return False
+                batch //= 2
+
+    async def _commit_pending(self, commit: Commit) -> bool:
+        """The next group. Returns False if there is no room even for the first operation of those that wait."""
+        size = group_size(self._pending, self._pace.limit)
+        operations, self._pending = self._pending[:size], self._pending[size:]
+        if not self._pending:
+            self._wake = trio.Event()
+        if not operations:
+            return True
+        self._under_way = len(operations)
+        self._group_began = trio.current_time()
+        group = self._prepare(operations)
+        try:
+            with trio.CancelScope(shield=True):
+                results = await commit(group)
+        except CommitFailed:
+            self._pending = [*operations, *self._pending]
+            raise
+        finally:
+            self._under_way = 0
+        if results is None:
+            self._pending = [*operations, *self._pending]
+            self._wake.set()
+            self._pace.did_not_fit(len(operations))
+            return len(operations) > 1
+        self._stuck = False
+        self._pace.fitted()
+        self.on_group(len(operations), trio.current_time() - self._group_began)
+        self._tell(operations, results)
+        self.on_commit(self._writer.earliest_wake)
+        if self._writer.room.scarce or self._cramped:
+            self.on_scarce()
+        return True
+
+    async def _wait_for_room(self) -> None:
+        """Nothing can be written: deletes take pages too. Others may make room on the volume."""
+        if not self._stuck:
+            self._stuck = True
+            _logger.error("store_stuck", extra={"fields": {"detail": "no room is left even for outcomes"}})
+        self._refuse_messages()
+        await trio.sleep(TRY_AGAIN)
+
+    def _refuse_messages(self) -> None:
+        full = StoreFull("no room is left in the store, or on its volume")
+        accepts = [operation for operation in self._pending if isinstance(operation, Accept)]
+        self._pending = [operation for operation in self._pending if not isinstance(operation, Accept)]
+        self._tell(accepts, [full] * len(accepts))
+
+    def _prepare(self, operations: Sequence[Operation]) -> Group:
+        return prepare(operations, self._rules, self._clock.now(), self.last_id)
+
+    def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+        self._tell_faults(self._met)
+        for operation, result in zip(operations, results, strict=True):
+            if type(result) is Accepted and isinstance(operation, Accept):
+                self.on_accepted(operation.message, result.active)
+            if operation.done is not None:
+                operation.done(result)
+
+    def _give_up(self, error: StoreError) -> None:
+        """For good: a commit failed, or what is on disk can't be read."""
+        if self.failed is None:
+            self.failed = error if isinstance(error, CommitFailed) else CommitFailed(str(error))
+            self.broken.set()
+            self.on_failed(self.failed)
+        doomed, self._pending = self._pending, []
+        for operation in doomed:
+            if isinstance(operation.done, Hearing):
+                operation.done(self.failed)
+
+    def _commit(self, group: Group, puts_done: Turn) -> list[Any] | None:
+        """One group in one transaction, on the calling thread. Without room, everything but the new messages.
+
+        None: not even that fits, and nothing was written.
+        """
+        try:
+            refuse = self._extend(group)
+            while True:
+                try:
+                    return self._transact(group, refuse, puts_done)
+                except StoreFull as full:
+                    if self._engine.grow():
+                        continue
+                    if refuse is not None or not group.claim:
+                        return None
+                    refuse = full
+        except StoreError:
+            raise
+        except Exception as error:
+            # Nothing of the group is on disk; going on without it would lose outcomes silently.
+            _logger.exception("a group could not be written")
+            raise CommitFailed(f"a group could not be written: {error!r}") from error
+        finally:
+            puts_done.release()
+
+    def _extend(self, group: Group) -> StoreFull | None:
+        try:
+            self._engine.extend(max(group.claim, AIR) if self._cramped else group.claim)
+        except StoreFull as full:
+            self._cramped = True
+            return full
+        self._cramped = False
+        return None
+
+    def _transact(self, group: Group, refuse: StoreFull | None, puts_done: Turn) -> list[Any]:
+        writing = self._engine.write()
+        with writing as transaction:
+            results = self._writer.apply(transaction, group, refuse=refuse)
+            self._met = transaction.faults
+            puts_done.release()
+            writing.commit()
+        self._writer.committed()
+        return results
+
+    async def _commit_inline(self, group: Group) -> list[Any] | None:
+        results = self._commit(group, Turn())
+        await trio.lowlevel.checkpoint()
+        return results
+
+
+def last_time(engine: Engine) -> int:
+    """The latest moment that the store has seen: a wall clock behind it is not believed."""
+    with engine.read() as transaction:
+        latest, last_id = _latest(transaction), _last_id(transaction)
+    return latest[0] if latest else int.from_bytes(last_id[:6], "big")
+
+
+def _last_id(transaction: Transaction) -> MessageId:
+    latest = _latest(transaction)
+    stored = latest[1] if latest else bytes(16)
+    return max(stored, transaction.last(Table.MESSAGES) or b"", transaction.last(Table.DELIVERED) or b"")
+
+
+def _latest(transaction: Transaction) -> tuple[int, MessageId] | None:
+    """The last moment and id as they were written; None if they can't be read."""
+    try:
+        return decode_latest(transaction.get(Table.META, META_LATEST) or b"")
+    except CorruptRecord:
+        return None

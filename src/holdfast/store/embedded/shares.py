@@ -1,0 +1,184 @@
+"""What waiting and dead messages of each host hold: counted, never scanned for, and exact after a kill.
+
+Writing a host's share with every message costs a page for each of them where there are many hosts. So a group writes
+what its hosts hold then as one row at the end of SHIFTS; only what leaves the last `WINDOW` of these goes to SHARES,
+and a host whose messages came and went meanwhile is not written there at all. Values are whole sums, not differences:
+the last one in SHIFTS counts, whatever is left of the rows before it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import islice
+
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.room import MESSAGE_COST
+from holdfast.store import records
+from holdfast.store.embedded.tables import Engine, Table, Transaction
+from holdfast.store.embedded.walking import BATCH, rows_after, step, walk
+from holdfast.store.records import lane_key
+
+WINDOW = 2_048
+"""Sums that SHIFTS holds before the older half of them goes to SHARES."""
+
+Sums = dict[str, int]
+
+
+class Shares:
+    """Used by the writer's thread alone. A group's changes are taken over by `committed`; without it they are gone."""
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[int, Sums]] | None = None
+        self._latest: dict[str, tuple[int, int]] = {}
+        self._sums = 0
+        self._deltas: Sums = {}
+        self._appended: tuple[int, Sums] | None = None
+        self._folded = 0
+
+    def begin(self) -> None:
+        self._deltas = {}
+        self._appended = None
+        self._folded = 0
+
+    def held(self, transaction: Transaction, host: str) -> int:
+        return self._before(transaction, host) + self._deltas.get(host, 0)
+
+    def move(self, host: str, delta: int) -> None:
+        self._deltas[host] = self._deltas.get(host, 0) + delta
+
+    def finish(self, transaction: Transaction) -> None:
+        """Before the commit: write what the hosts of this group hold now."""
+        sums = {host: max(0, self._before(transaction, host) + delta) for host, delta in self._deltas.items() if delta}
+        if not sums:
+            return
+        rows = self._loaded(transaction)
+        number = rows[-1][0] + 1 if rows else 1
+        transaction.put(Table.SHIFTS, number.to_bytes(8, "big"), records.encode_sums(sums))
+        self._appended = number, sums
+        if self._sums > WINDOW:
+            self._fold(transaction, rows)
+
+    def committed(self) -> None:
+        if self._rows is None:
+            return
+        for _ in range(self._folded):
+            number, sums = self._rows.popleft()
+            self._sums -= len(sums)
+            for host in sums:
+                if self._latest[host][0] == number:
+                    del self._latest[host]
+        if self._appended is not None:
+            self._take(*self._appended)
+
+    def _fold(self, transaction: Transaction, rows: deque[tuple[int, Sums]]) -> None:
+        """The older half of the rows goes to SHARES, unless a later row tells of the same host."""
+        self._folded = len(rows) // 2 or 1
+        for number, sums in islice(rows, self._folded):
+            transaction.delete(Table.SHIFTS, number.to_bytes(8, "big"))
+            for host, held in sums.items():
+                if self._latest[host][0] == number:
+                    put_share(transaction, host, held)
+
+    def _before(self, transaction: Transaction, host: str) -> int:
+        self._loaded(transaction)
+        known = self._latest.get(host)
+        return known[1] if known is not None else stored_share(transaction, host)
+
+    def _loaded(self, transaction: Transaction) -> deque[tuple[int, Sums]]:
+        if self._rows is None:
+            self._rows = deque()
+            for number, sums in read_shifts(transaction):
+                self._take(number, sums)
+        return self._rows
+
+    def _take(self, number: int, sums: Sums) -> None:
+        assert self._rows is not None
+        self._rows.append((number, sums))
+        self._sums += len(sums)
+        for host, held in sums.items():
+            self._latest[host] = number, held
+
+
+def stored_share(transaction: Transaction, host: str) -> int:
+    value = transaction.get(Table.SHARES, lane_key(host))
+    return int.from_bytes(value, "big") if value else 0
+
+
+def put_share(transaction: Transaction, host: str, held: int) -> bool:
+    """A host that holds nothing has no row. What is there already is not written again; returns whether it was not."""
+    if held == stored_share(transaction, host):
+        return False
+    if held:
+        transaction.put(Table.SHARES, lane_key(host), held.to_bytes(8, "big"))
+    else:
+        transaction.delete(Table.SHARES, lane_key(host))
+    return True
+
+
+def read_shifts(transaction: Transaction) -> Iterator[tuple[int, Sums]]:
+    """The rows of SHIFTS in order. One that can't be read is left out: fsck counts the shares anew."""
+    for key, value in transaction.scan(Table.SHIFTS):
+        try:
+            yield int.from_bytes(key, "big"), records.decode_sums(value)
+        except CorruptRecord as error:
+            transaction.faults.append((Table.SHIFTS, key, str(error)))
+            yield int.from_bytes(key, "big"), {}
+
+
+# -- counted anew, in a store that nobody else has --------------------------------------------------------------------
+
+
+def known_shares(engine: Engine) -> tuple[Counter[str], int]:
+    """What each host is counted with, and how many rows of that can't be read."""
+    with engine.read() as transaction:
+        lately = {host: held for _, sums in read_shifts(transaction) for host, held in sums.items()}
+        faults = len(transaction.faults)
+    counted: Counter[str] = Counter(lately)
+    for _, (key, value) in walk(engine, Table.SHARES):
+        host = key.decode(errors="surrogateescape")
+        faults += len(value) != 8
+        counted[host] = lately.get(host, int.from_bytes(value, "big"))
+    return +counted, faults
+
+
+def count_shares(engine: Engine) -> Counter[str]:
+    """What each host holds, by the messages themselves."""
+    held: Counter[str] = Counter()
+    for _, (id, value) in walk(engine, Table.MESSAGES):
+        try:
+            message, size, _ = records.decode_message(id, value)
+            held[message.host] += MESSAGE_COST + size
+        except (CorruptRecord, TypeError):
+            continue
+    return held
+
+
+def write_shares(engine: Engine, held: Counter[str]) -> int:
+    """The hosts are counted with these sums and no others. Returns how many were counted otherwise."""
+    counted, faults = known_shares(engine)
+    if counted == held and not faults:
+        return 0
+    while step(engine, _clear_shifts):
+        pass
+    changed = 0
+    for hosts in _batches(engine, held):
+
+        def put(transaction: Transaction, hosts: list[str] = hosts) -> int:
+            return sum(put_share(transaction, host, held[host]) for host in hosts)
+
+        changed += step(engine, put)
+    return changed
+
+
+def _clear_shifts(transaction: Transaction) -> int:
+    rows = rows_after(transaction, Table.SHIFTS, None)
+    for key, _ in rows:
+        transaction.delete(Table.SHIFTS, key)
+    return len(rows)
+
+
+def _batches(engine: Engine, held: Counter[str]) -> Iterator[list[str]]:
+    """Hosts that hold something, and those that are only said to."""
+    stored = (key.decode(errors="surrogateescape") for _, (key, _) in walk(engine, Table.SHARES))
+    hosts = iter(list(dict.fromkeys((*held, *stored))))
+    while batch := list(islice(hosts, BATCH)):
+        yield batch

@@ -1,0 +1,192 @@
+"""One group under way: its transaction, what it touched so far, and the moves that operations are made of.
+
+Messages move between the indexes drawn in tables.py; each move here keeps all indexes of one message in step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.circuit import Circuit, CircuitRules
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
+from holdfast.core.schedule import RetryRules
+from holdfast.store import records
+from holdfast.store.embedded import keys
+from holdfast.store.embedded.room import RoomKeeper
+from holdfast.store.embedded.tables import Table, Transaction, first_value, prefixed
+from holdfast.store.port import LaneRecord, Operation
+from holdfast.store.records import lane_key, numbered, stamp
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRules:
+    """The numbers that the tables depend on. `run` is the moment of this start."""
+
+    circuit: CircuitRules
+    retry: RetryRules
+    idempotency: int
+    host_share: float
+    per_host: int
+    run: int
+
+
+@dataclass(slots=True)
+class Group:
+    """Operations to be committed together, with what was encoded for them on the loop.
+
+    `claim` is the room that its new messages may take, see room.py.
+    """
+
+    operations: Sequence[Operation]
+    prepared: list[Any]
+    lanes: dict[str, bytes]
+    claim: int
+    now: int
+    last_id: MessageId
+
+
+@dataclass(slots=True)
+class Work:
+    transaction: Transaction
+    group: Group
+    rules: StoreRules
+    room: RoomKeeper
+    touched: set[str] = field(default_factory=set)
+    finished: list[MessageId] = field(default_factory=list)
+    _epochs: list[keys.Epoch] | None = None
+    _queues: dict[str, bool] = field(default_factory=dict)
+    _lanes: set[str] = field(default_factory=set)
+
+    @property
+    def epochs(self) -> list[keys.Epoch]:
+        """Those of idempotency keys: read once a group. Removing keys forgets them."""
+        if self._epochs is None:
+            self._epochs = keys.epochs(self.transaction)
+        return self._epochs
+
+    def purge_keys(self, before: int, limit: int) -> int:
+        self._epochs = None
+        return keys.purge(self.transaction, before, limit)
+
+    def know_lane(self, lane: str, host: str) -> None:
+        """Every message's lane has a record: what is not there can't be woken."""
+        if self.has_met(lane):
+            return
+        self._lanes.add(lane)
+        key = lane_key(lane)
+        if self.transaction.get(Table.LANES, key) is None:
+            record = LaneRecord(lane, host, Circuit.new(self.group.now), self.rules.per_host, self.rules.run, 0)
+            self.transaction.put(Table.LANES, key, records.encode_lane(record))
+            self.touched.add(lane)
+
+    def has_met(self, lane: str) -> bool:
+        """Whether this group has already made sure that a lane's record is there, or will write it."""
+        return lane in self._lanes or lane in self.group.lanes
+
+    def has_queue(self, lane: str, key: bytes) -> bool:
+        """Whether something waits in this lane: asked of the table once a lane and group."""
+        known = self._queues.get(lane)
+        if known is None:
+            known = self._queues[lane] = first_value(self.transaction, Table.WAITING, key) is not None
+        return known
+
+    def enqueue(self, id: MessageId, lane: str, place: Place) -> None:
+        """Behind the others of its lane. The place of a message that was never tried is told by its being there."""
+        self.transaction.add(Table.WAITING, lane_key(lane), stamp(place.born, id))
+        if place.attempts:
+            self.set_place(id, place)
+        self._queues[lane] = True
+        self.touched.add(lane)
+
+    def set_retry(self, id: MessageId, lane: str, place: Place) -> None:
+        """Among those due later: by due time, by age, and with what is known of it."""
+        key = lane_key(lane)
+        self.transaction.add(Table.RETRY, key, stamp(place.due, id))
+        self.transaction.add(Table.AGING, key, stamp(place.born, id))
+        self.set_place(id, place)
+        self.touched.add(lane)
+
+    def place_of(self, id: MessageId, otherwise: Place) -> Place:
+        value = self.transaction.get(Table.PLACES, id)
+        try:
+            return otherwise if value is None else records.decode_place(value)
+        except CorruptRecord:
+            return otherwise
+
+    def set_place(self, id: MessageId, place: Place) -> None:
+        self.transaction.put(Table.PLACES, id, records.encode_place(place))
+
+    def leave(self, id: MessageId, lane: str, place: Place) -> bool:
+        """Take a message out of the index that it stands in; False if it did not stand there any more."""
+        if place.standing is Standing.ACTIVE:
+            return self.transaction.delete(Table.ACTIVE, id)
+        self.touched.add(lane)
+        key = lane_key(lane)
+        if place.standing is Standing.WAITING:
+            return self.transaction.remove(Table.WAITING, key, stamp(place.born, id))
+        if not self.transaction.remove(Table.RETRY, key, stamp(place.due, id)):
+            return False
+        self.transaction.remove(Table.AGING, key, stamp(place.born, id))
+        return True
+
+    def stands(self, id: MessageId, lane: str, place: Place) -> bool:
+        """Whether a message is still in the index that an entry was read from."""
+        if place.standing is Standing.ACTIVE:
+            return self.transaction.get(Table.ACTIVE, id) is not None
+        waits = place.standing is Standing.WAITING
+        table, value = (Table.WAITING, stamp(place.born, id)) if waits else (Table.RETRY, stamp(place.due, id))
+        return next(self.transaction.values(table, lane_key(lane), value), None) == value
+
+    def moved_to(self, id: MessageId, lane: str, place: Place) -> Place | None:
+        """Where a message stands that was read at a place: still there, or where an operator's retry put it since;
+        None if it was dropped, or another outcome came first.
+        """
+        if self.stands(id, lane, place):
+            return place
+        now = self.place_of(id, place)
+        return now if now.attempts == place.attempts and self.stands(id, lane, now) else None
+
+    def bury(self, id: MessageId, lane: str, place: Place, reason: DeadReason) -> None:
+        key = lane_key(lane)
+        letter = stamp(place.due, id)
+        self.transaction.put(Table.DEAD, letter, records.encode_dead(key, reason))
+        self.transaction.add(Table.DEAD_LANE, key, letter)
+        self.set_place(id, place)
+
+    def exhume(self, letter: bytes, lane: str) -> None:
+        """Take a message out of the dead letters; what becomes of it is the caller's to say."""
+        self.transaction.remove(Table.DEAD_LANE, lane_key(lane), letter)
+        self.transaction.delete(Table.DEAD, letter)
+
+    def erase_all(self, id: MessageId) -> None:
+        """Remove a message that stands in no index any more, with all that is known of it."""
+        self.transaction.delete(Table.PLACES, id)
+        self.erase_numbered(Table.ATTEMPTS, id)
+        found = self.message_of(id)
+        if found is None:
+            self.erase_record(id)
+        else:
+            self.erase(*found)
+
+    def message_of(self, id: MessageId) -> tuple[Message, int] | None:
+        """A message without its body, and the body's size; None if there is no record of it that can be read."""
+        value = self.transaction.get(Table.MESSAGES, id)
+        try:
+            return None if value is None else records.decode_message(id, value)[:2]
+        except CorruptRecord:
+            return None
+
+    def erase(self, message: Message, size: int) -> None:
+        """Remove the record and the body; attempts and index entries are others' to remove."""
+        self.erase_record(message.id, size)
+        self.room.release(message.host, size)
+
+    def erase_record(self, id: MessageId, size: int = 1) -> None:
+        self.transaction.delete(Table.MESSAGES, id)
+        if size and self.transaction.delete(Table.BODIES, numbered(id, 0)):
+            self.erase_numbered(Table.BODIES, id)
+
+    def erase_numbered(self, table: Table, id: MessageId) -> None:
+        for key in [key for key, _ in prefixed(self.transaction, table, id)]:
+            self.transaction.delete(table, key)

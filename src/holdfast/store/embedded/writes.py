@@ -1,0 +1,236 @@
+"""What accepting a message and ending an attempt do to the tables, and the writer that applies a group.
+
+`prepare` encodes on the loop, `Writer.apply` runs in the writer's thread inside one transaction and returns one
+result per operation. What a group leaves in memory is taken over only by `committed`: a group that failed leaves no
+trace.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core.errors import StoreFull
+from holdfast.core.lane import Lane
+from holdfast.core.message import MessageId, Place, Standing
+from holdfast.core.place import after_attempt, first_place
+from holdfast.core.schedule import RetryAt
+from holdfast.store import records
+from holdfast.store.embedded import attempts, bulk, handing, keys
+from holdfast.store.embedded.room import RoomKeeper, claim_of
+from holdfast.store.embedded.summaries import NEVER, summarise
+from holdfast.store.embedded.tables import META_LATEST, Room, Table, Transaction
+from holdfast.store.embedded.work import Group, StoreRules, Work
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    Conflict,
+    Deliver,
+    DropDead,
+    DropMessages,
+    Duplicate,
+    EvictLanes,
+    Expire,
+    Fail,
+    Forget,
+    HandOver,
+    LaneRecord,
+    Operation,
+    Purge,
+    ReplayDead,
+    RetryNow,
+    ReviewLanes,
+    SaveLane,
+    Shelve,
+)
+from holdfast.store.records import lane_key, numbered, stamp
+
+
+def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_id: MessageId) -> Group:
+    """Encode a group on the loop, so that the writer's thread only puts bytes."""
+    lanes: dict[str, Lane] = {}
+    prepared: list[Any] = []
+    messages = size = 0
+    for operation in operations:
+        encoded: Any = None
+        if isinstance(operation, Accept):
+            encoded = operation.encoded or records.encode_message(operation.message)
+            messages += 1
+            size += len(encoded[0]) + len(operation.message.body)
+        elif isinstance(operation, Deliver):
+            attempt = operation.attempt
+            encoded = records.encode_delivered(operation.entry.message, attempt, attempt.at + attempt.duration)
+        elif isinstance(operation, Fail):
+            encoded = attempts.prepare(operation.attempt)
+        if isinstance(operation, (Deliver, Fail, SaveLane)) and operation.lane is not None:
+            lanes[operation.lane.key] = operation.lane
+        prepared.append(encoded)
+    encoded_lanes = {key: records.encode_lane(live_record(lane, rules.run)) for key, lane in lanes.items()}
+    return Group(operations, prepared, encoded_lanes, claim_of(messages, size), now, last_id)
+
+
+def live_record(lane: Lane, run: int) -> LaneRecord:
+    """What is stored of a lane, as it is in memory now."""
+    lane.dirty = False
+    host = lane.host
+    return LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)
+
+
+class Writer:
+    """Applies groups. One per store, used by one thread."""
+
+    def __init__(self, rules: StoreRules, measure: Callable[[], Room]) -> None:
+        self._rules = rules
+        self.room = RoomKeeper(rules.host_share, measure)
+        self.earliest_wake = NEVER
+
+    def configure(self, rules: StoreRules) -> None:
+        self._rules = rules
+        self.room.host_share = rules.host_share
+
+    def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
+        """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
+        work = Work(transaction, group, self._rules, self.room)
+        self.room.begin(group.claim)
+        results = []
+        for operation, encoded in zip(group.operations, group.prepared, strict=True):
+            if refuse is not None and isinstance(operation, Accept):
+                known = _earlier(work, operation)
+                results.append(refuse if known is None else known)
+            else:
+                results.append(_APPLY[type(operation)](work, operation, encoded))
+        for key, value in group.lanes.items():
+            transaction.put(Table.LANES, lane_key(key), value)
+            work.touched.add(key)
+        self.earliest_wake = min((summarise(transaction, lane, self._rules) for lane in work.touched), default=NEVER)
+        if work.finished:
+            transaction.put(Table.FINISHED, stamp(group.now, work.finished[0]), b"".join(work.finished))
+        transaction.put(Table.META, META_LATEST, stamp(group.now, group.last_id))
+        self.room.finish(transaction)
+        return results
+
+    def committed(self) -> None:
+        self.room.committed()
+
+
+def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) -> Any:
+    message = operation.message
+    earlier = _earlier(work, operation)
+    if earlier is not None:
+        return earlier
+    transaction = work.transaction
+    refusal = work.room.refusal(transaction, message)
+    if refusal is not None:
+        return refusal
+    if operation.key is not None:
+        _remember_key(work, operation)
+    work.know_lane(message.lane, message.host)
+    work.room.hold(message.host, len(message.body))
+    record, pieces = encoded
+    transaction.put(Table.MESSAGES, message.id, record)
+    for number, piece in enumerate(pieces):
+        transaction.put(Table.BODIES, numbered(message.id, number), piece)
+    key = lane_key(message.lane)
+    place = first_place(message, operation.place, behind_others=work.has_queue(message.lane, key))
+    if place.standing is Standing.ACTIVE:
+        transaction.put(Table.ACTIVE, message.id, key)
+        return Accepted(active=True)
+    if place.standing is Standing.RETRY:
+        work.set_retry(message.id, message.lane, place)
+    elif operation.place is None:
+        # It stands behind another one, so its lane wakes when it would have.
+        transaction.add(Table.WAITING, key, stamp(place.born, message.id))
+    else:
+        work.enqueue(message.id, message.lane, place)
+    return Accepted(active=False)
+
+
+def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
+    """What the same key was used for within its time."""
+    key = operation.key
+    if key is None:
+        return None
+    since = _used_at(work, operation) - work.rules.idempotency
+    use = keys.find(work.transaction, key.digest, since, work.epochs)
+    if use is None:
+        known = operation.place is not None and handing.is_here(work.transaction, operation.message.id)
+        return Duplicate(operation.message.id) if known else None
+    return Duplicate(use.id) if use.body == key.body else Conflict()
+
+
+def _remember_key(work: Work, operation: Accept) -> None:
+    key, message = operation.key, operation.message
+    assert key is not None
+    use = keys.Use(message.id, key.body, _used_at(work, operation))
+    keys.remember(work.transaction, key.digest, use, work.rules.idempotency, work.epochs)
+
+
+def _used_at(work: Work, operation: Accept) -> int:
+    """A message that is handed over may have been accepted days ago; its key is used now."""
+    return operation.message.accepted_at if operation.place is None else work.group.now
+
+
+def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
+    message, place = operation.entry
+    if not work.leave(message.id, message.lane, place):
+        moved = work.moved_to(message.id, message.lane, place)
+        if moved is None:
+            return
+        work.leave(message.id, message.lane, moved)
+        place = moved
+    work.erase(message, len(message.body))
+    if place.standing is not Standing.ACTIVE or place.attempts:
+        work.transaction.delete(Table.PLACES, message.id)
+    work.transaction.put(Table.DELIVERED, message.id, encoded)
+    work.finished.append(message.id)
+
+
+def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
+    message, read_at = operation.entry
+    attempt, step = operation.attempt, operation.step
+    place = work.moved_to(message.id, message.lane, read_at)
+    if place is None:
+        return
+    tried = after_attempt(place, attempt, step)
+    if step is None:
+        work.set_place(message.id, tried)
+    else:
+        work.leave(message.id, message.lane, place)
+        if isinstance(step, RetryAt):
+            work.set_retry(message.id, message.lane, tried)
+        else:
+            work.bury(message.id, message.lane, tried, step.reason)
+    attempts.record(work.transaction, message.id, encoded)
+
+
+def shelve(work: Work, operation: Shelve, encoded: None) -> int:
+    moved = 0
+    for message in operation.messages:
+        if not work.transaction.delete(Table.ACTIVE, message.id):
+            continue
+        work.know_lane(message.lane, message.host)
+        place = work.place_of(message.id, Place(Standing.ACTIVE, message.born))
+        work.enqueue(message.id, message.lane, place._replace(standing=Standing.WAITING))
+        moved += 1
+    return moved
+
+
+def _nothing_more(work: Work, operation: SaveLane, encoded: None) -> None:
+    """A saved lane is written with the group's other lanes."""
+
+
+_APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
+    Accept: accept,
+    Deliver: deliver,
+    Fail: fail,
+    SaveLane: _nothing_more,
+    Shelve: shelve,
+    HandOver: handing.hand_over,
+    Expire: bulk.expire,
+    ReplayDead: bulk.replay_dead,
+    DropDead: bulk.drop_dead,
+    DropMessages: bulk.drop_messages,
+    RetryNow: bulk.retry_now,
+    Forget: bulk.forget,
+    EvictLanes: bulk.evict_lanes,
+    Purge: bulk.purge,
+    ReviewLanes: bulk.review_lanes,
+}

@@ -1,0 +1,1 @@
+"""What is done to a stopped store: check, repair, export, import, compact, hand over."""

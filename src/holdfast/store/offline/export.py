@@ -1,0 +1,87 @@
+"""A stopped store as JSON lines, in the shapes that lines.py draws. Only one message is in memory at a time.
+
+What can't be read is left out and told; `holdfast fsck --repair` sorts such a store out.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import Standing
+from holdfast.store import lines, records
+from holdfast.store.embedded import reads
+from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded.standing import place_of
+from holdfast.store.embedded.tables import Engine, Table, Transaction
+from holdfast.store.embedded.walking import walk
+from holdfast.store.lines import Delivered, Key, Line
+from holdfast.store.moving import Moving
+from holdfast.store.offline.fsck import NAMES, Finding, name_of
+from holdfast.store.sound import UNREADABLE, fault_of
+
+
+def export_lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
+    """The whole store, line by line; `left_out` hears of each record that is not among them."""
+    return framed(_lines(engine, left_out))
+
+
+def framed(found: Iterable[Line]) -> Iterator[bytes]:
+    """Lines between the one that says what they are and the one that tells how many."""
+    count = 1
+    yield _encoded(lines.HEADER)
+    for line in found:
+        count += 1
+        yield _encoded(line)
+    yield _encoded({"kind": "end", "lines": count})
+
+
+def _lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[Line]:
+    for table in _SHAPES:
+        for transaction, (key, value) in walk(engine, table):
+            try:
+                yield _line(transaction, table, key, value)
+            except (*UNREADABLE, OverflowError) as error:
+                left_out(Finding(NAMES[table], name_of(table, key, value), str(error)))
+
+
+def _line(transaction: Transaction, table: Table, key: bytes, value: bytes) -> Line:
+    fault = fault_of(transaction, table, key, value)
+    if fault:
+        raise CorruptRecord(fault)
+    return _SHAPES[table](transaction, key, value)
+
+
+def _encoded(line: Line) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def _circuit(transaction: Transaction, key: bytes, value: bytes) -> Line:
+    return lines.circuit_line(records.decode_lane(value))
+
+
+def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
+    found = reads.message_of(transaction, id)
+    assert found is not None
+    message = found[0]
+    place = place_of(transaction, message)
+    reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
+    if place.standing is Standing.DEAD and reason is None:
+        raise CorruptRecord("it is dead, and no dead letter tells why")
+    return lines.message_line(Moving(message, place, reason, attempts_of(transaction, id)))
+
+
+def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:
+    return lines.delivered_line(Delivered(*records.decode_delivered(id, value), attempts_of(transaction, id)))
+
+
+def _key(transaction: Transaction, key: bytes, value: bytes) -> Line:
+    id, body, at = records.decode_key(value)
+    return lines.key_line(Key(key[4:], body, id, at))
+
+
+_SHAPES: dict[Table, Callable[[Transaction, bytes, bytes], Line]] = {
+    Table.LANES: _circuit,
+    Table.MESSAGES: _message,
+    Table.DELIVERED: _delivered,
+    Table.KEYS: _key,
+}

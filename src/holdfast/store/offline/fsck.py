@@ -1,0 +1,198 @@
+"""What is wrong with a stopped store: every row is read, and every index compared with what it stands for.
+
+Each fault is told once: an index entry of a message whose record can't be read is not a second one.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from holdfast.core.errors import CorruptRecord
+from holdfast.core.message import MessageId, Standing, id_text
+from holdfast.core.room import MESSAGE_COST
+from holdfast.store import records
+from holdfast.store.embedded.keys import epochs
+from holdfast.store.embedded.shares import known_shares
+from holdfast.store.embedded.standing import INDEXES, entry_id, is_seated, place_of, seats_of, stray_detail, stray_entry
+from holdfast.store.embedded.summaries import rows_of_summary, summary_of
+from holdfast.store.embedded.tables import Engine, Table, Transaction, prefixed
+from holdfast.store.embedded.walking import has_row, walk
+from holdfast.store.embedded.work import StoreRules
+from holdfast.store.sound import ID, fault_of
+
+DETAILS = (Table.BODIES, Table.PLACES, Table.ATTEMPTS)
+SUMMARISED = (Table.SUMMARIES, Table.UNWELL, Table.MOMENTS)
+NAMES = {
+    Table.MESSAGES: "message",
+    Table.BODIES: "body",
+    Table.PLACES: "place",
+    Table.ATTEMPTS: "attempt",
+    Table.DELIVERED: "delivered",
+    Table.FINISHED: "delivered",
+    Table.LANES: "circuit",
+    Table.KEYS: "key",
+    Table.SHARES: "share",
+    Table.SHIFTS: "share",
+    Table.META: "meta",
+    **dict.fromkeys(INDEXES, "index"),
+    **dict.fromkeys(SUMMARISED, "summary"),
+}
+UNREADABLE = None
+"""The host that messages which can't be read count for: while there are any, nobody's share can be told."""
+
+_BY_ID = (Table.MESSAGES, Table.DELIVERED, Table.ACTIVE, *DETAILS)
+_BY_NAME = (Table.LANES, Table.SHARES, Table.META)
+
+
+class Finding(NamedTuple):
+    """`id` is the message's, else the lane's or host's name, else the row's key in hex."""
+
+    kind: str
+    id: str
+    what: str
+
+
+def unreadable(kind: str, id: str, fault: object) -> Finding:
+    return Finding(kind, id, f"can't be read: {fault}")
+
+
+def delivered_still_here(id: MessageId) -> Finding:
+    return Finding("message", id_text(id), "was delivered and is still among those that are not")
+
+
+def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
+    """Every fault, as it is found. Moments depend on the rules: they are those of the gateway's config."""
+    for table in Table:
+        if table not in (Table.MESSAGES, *SUMMARISED):
+            yield from _unreadable(engine, table)
+    held: Counter[str | None] = Counter()
+    yield from _messages(engine, held)
+    for table in (*INDEXES, *DETAILS, Table.KEYS):
+        for transaction, row in walk(engine, table):
+            what = None if fault_of(transaction, table, *row) else stray(transaction, table, *row)
+            if what is not None:
+                yield Finding(NAMES[table], name_of(table, *row), what)
+    yield from _finished(engine)
+    yield from _summaries(engine, rules)
+    if not held[UNREADABLE]:
+        yield from _shares(engine, held)
+
+
+def _unreadable(engine: Engine, table: Table) -> Iterator[Finding]:
+    for transaction, row in walk(engine, table):
+        fault = fault_of(transaction, table, *row)
+        if fault:
+            yield unreadable(NAMES[table], name_of(table, *row), fault)
+
+
+def stray(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
+    """Why a row that can be read should not be there."""
+    if table in INDEXES:
+        return stray_entry(transaction, table, key, value)
+    if table is Table.KEYS:
+        known = {epoch.number for epoch in epochs(transaction)}
+        return None if int.from_bytes(key[:4], "big") in known else "is of an epoch that META does not know"
+    return stray_detail(transaction, table, key)
+
+
+def name_of(table: Table, key: bytes, value: bytes) -> str:
+    """What people know a row by."""
+    if table in _BY_NAME:
+        return key.decode(errors="backslashreplace")
+    id = key[:ID] if table in _BY_ID else entry_id(table, key, value) if table in INDEXES else b""
+    return id_text(id) if len(id) == ID else key.hex()
+
+
+def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
+    """Every message stands where it belongs, and its lane is known. Adds up what each host holds."""
+    for transaction, (id, value) in walk(engine, Table.MESSAGES):
+        fault = fault_of(transaction, Table.MESSAGES, id, value)
+        if fault:
+            yield unreadable("message", name_of(Table.MESSAGES, id, value), fault)
+            held[UNREADABLE] += 1
+            continue
+        message, size, _ = records.decode_message(id, value)
+        held[message.host] += MESSAGE_COST + size
+        if transaction.get(Table.DELIVERED, id) is not None:
+            yield delivered_still_here(id)
+        try:
+            place = place_of(transaction, message)
+        except CorruptRecord:
+            continue
+        for seat in seats_of(message, place):
+            if not is_seated(transaction, seat):
+                yield Finding("index", id_text(id), f"belongs to {seat[0].name} and does not stand there")
+        if transaction.get(Table.PLACES, id) is None and any(prefixed(transaction, Table.ATTEMPTS, id)):
+            yield Finding("place", id_text(id), "has attempts and no place")
+        queued = place.standing in (Standing.WAITING, Standing.RETRY)
+        if queued and transaction.get(Table.LANES, records.lane_key(message.lane)) is None:
+            yield Finding("circuit", message.lane, f"has no record, and {id_text(id)} waits in it")
+
+
+def _finished(engine: Engine) -> Iterator[Finding]:
+    """What the sweep of delivered records walks names each of them, once."""
+    listed = 0
+    for transaction, row in walk(engine, Table.FINISHED):
+        if fault_of(transaction, Table.FINISHED, *row):
+            continue
+        for id in ids_of(row[1]):
+            listed += 1
+            if transaction.get(Table.DELIVERED, id) is None:
+                yield Finding("delivered", id_text(id), "is listed in FINISHED and has no record")
+    with engine.read() as transaction:
+        delivered = transaction.entries(Table.DELIVERED)
+    if listed != delivered:
+        # Only now: of millions of delivered messages the ids alone take hundreds of megabytes.
+        yield from _unlisted(engine)
+
+
+def _unlisted(engine: Engine) -> Iterator[Finding]:
+    listed = Counter(id for _, (_, ids) in walk(engine, Table.FINISHED) for id in ids_of(ids))
+    for _, (id, _) in walk(engine, Table.DELIVERED):
+        if listed[id] != 1:
+            yield Finding("delivered", id_text(id), f"is listed in FINISHED {listed[id]} times")
+
+
+def ids_of(value: bytes) -> list[bytes]:
+    return [value[start : start + ID] for start in range(0, len(value), ID)]
+
+
+def _summaries(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
+    for transaction, (key, value) in walk(engine, Table.LANES):
+        if fault_of(transaction, Table.LANES, key, value):
+            continue
+        summary = summary_of(transaction, key, rules)
+        rows = [(Table.SUMMARIES, key, summary), *rows_of_summary(key, summary)]
+        missing = dict.fromkeys(table.name for table, *row in rows if not has_row(transaction, table, *row))
+        if missing:
+            what = f"{' and '.join(missing)} do not hold what its circuit and its queue come to under this config"
+            yield Finding("summary", key.decode(), what)
+    for table in SUMMARISED:
+        for transaction, row in walk(engine, table):
+            if stray_summary(transaction, table, row, rules):
+                lane = summarised_lane(table, *row)
+                yield Finding("summary", lane.decode(errors="backslashreplace"), f"{table.name} holds what is not so")
+
+
+def summarised_lane(table: Table, key: bytes, value: bytes) -> bytes:
+    if table is Table.MOMENTS:
+        return key[9:]
+    return value if table is Table.UNWELL else key
+
+
+def stray_summary(transaction: Transaction, table: Table, row: tuple[bytes, bytes], rules: StoreRules) -> bool:
+    """Whether this row is of no lane, or says something else of it. A missing or outdated summary is its lane's."""
+    lane = summarised_lane(table, *row)
+    record = transaction.get(Table.LANES, lane) if lane else None
+    if record is None:
+        return True
+    if table is Table.SUMMARIES or fault_of(transaction, Table.LANES, lane, record):
+        return False
+    return (table, *row) not in rows_of_summary(lane, summary_of(transaction, lane, rules))
+
+
+def _shares(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
+    counted, _ = known_shares(engine)
+    for host in sorted(set(counted) | {host for host in held if host is not None}):
+        if counted[host] != held[host]:
+            yield Finding("share", host, f"is counted with {counted[host]} bytes and holds {held[host]}")

@@ -1,0 +1,203 @@
+"""Mends what fsck finds, from the messages outward: what can't be read is set aside, indexes follow the messages, then
+summaries and shares are counted anew.
+
+Every step is a walk in bounded transactions and can be repeated, so a repair that was interrupted is simply run again.
+Nothing is thrown away: whatever leaves the tables, other than what is computed from them, is in the set-aside file
+first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.message import MessageId, Standing
+from holdfast.store import records
+from holdfast.store.embedded.room import RoomKeeper
+from holdfast.store.embedded.shares import count_shares, write_shares
+from holdfast.store.embedded.standing import INDEXES, is_seated, is_told_by_default, place_of, seats_of
+from holdfast.store.embedded.summaries import rows_of_summary, summary_of
+from holdfast.store.embedded.tables import Engine, Table, Transaction
+from holdfast.store.embedded.walking import STEP_BYTES, has_row, put_row, remove_row, rows_after, walk
+from holdfast.store.embedded.work import Group, StoreRules, Work
+from holdfast.store.offline.clues import Clue, gather, reason_of, settle
+from holdfast.store.offline.fsck import DETAILS, SUMMARISED, ids_of, stray, stray_summary
+from holdfast.store.offline.set_aside import SetAside
+from holdfast.store.records import stamp
+from holdfast.store.sound import fault_of
+
+_COMPUTED = (*SUMMARISED, Table.SHARES, Table.SHIFTS)
+
+Act = Callable[[Transaction, bytes, bytes], None]
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did. `file` is where `set_aside` rows went, if there were any."""
+
+    set_aside: int = 0
+    file: Path | None = None
+    places: int = 0
+    entries: int = 0
+    circuits: int = 0
+    listed: int = 0
+    summaries: int = 0
+    shares: int = 0
+
+
+class Repair:
+    """One repair of a stopped store. `now` names the set-aside file and dates circuits that begin anew."""
+
+    def __init__(self, engine: Engine, rules: StoreRules, now: int) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._group = Group([], [], {}, 0, now, bytes(16))
+        self._room = RoomKeeper(rules.host_share, engine.room)
+        self._aside = SetAside(Path(engine.path), now)
+        self._clues: dict[MessageId, Clue] = {}
+        self._done = Repaired()
+
+    def run(self) -> Repaired:
+        # Delivered records first: one that can't be read must not condemn its message.
+        for table in (Table.DELIVERED, *(table for table in Table if table not in (Table.DELIVERED, *_COMPUTED))):
+            self._each(table, self._set_aside_unreadable(table))
+        self._each(Table.MESSAGES, self._set_aside_delivered)
+        self._clues = gather(self._engine)
+        self._each(Table.MESSAGES, self._give_place)
+        for table in (*INDEXES, *DETAILS, Table.KEYS):
+            self._each(table, self._set_aside_stray(table))
+        self._each(Table.MESSAGES, self._seat)
+        self._list_delivered()
+        for table in SUMMARISED:
+            self._each(table, self._drop_summary(table))
+        self._each(Table.LANES, self._summarise)
+        self._done.shares = write_shares(self._engine, count_shares(self._engine))
+        self._done.set_aside = self._aside.count
+        self._done.file = self._aside.path if self._aside.count else None
+        return self._done
+
+    def _each(self, table: Table, act: Act) -> None:
+        """Act on every row of a table, a bounded transaction at a time."""
+        last = None
+        while True:
+            self._engine.extend(STEP_BYTES)
+            with (writing := self._engine.write()) as transaction:
+                rows = rows_after(transaction, table, last)
+                if not rows:
+                    return
+                for row in rows:
+                    act(transaction, *row)
+                self._aside.flush()
+                writing.commit()
+            last = rows[-1]
+
+    # -- setting aside -----------------------------------------------------------------------------------------------
+
+    def _set_aside(self, transaction: Transaction, table: Table, key: bytes, value: bytes, why: str) -> None:
+        self._aside.add(table, key, value, why)
+        remove_row(transaction, table, key, value)
+
+    def _set_aside_unreadable(self, table: Table) -> Act:
+        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
+            fault = fault_of(transaction, table, key, value)
+            if fault:
+                self._set_aside(transaction, table, key, value, f"can't be read: {fault}")
+
+        return act
+
+    def _set_aside_delivered(self, transaction: Transaction, key: bytes, value: bytes) -> None:
+        if transaction.get(Table.DELIVERED, key) is not None:
+            self._set_aside(transaction, Table.MESSAGES, key, value, "was delivered")
+
+    def _set_aside_stray(self, table: Table) -> Act:
+        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
+            why = stray(transaction, table, key, value)
+            if why:
+                self._set_aside(transaction, table, key, value, why)
+
+        return act
+
+    # -- messages and their indexes ----------------------------------------------------------------------------------
+
+    def _give_place(self, transaction: Transaction, id: bytes, value: bytes) -> None:
+        if transaction.get(Table.PLACES, id) is not None:
+            return
+        message = records.decode_message(id, value)[0]
+        place = settle(transaction, message, self._clues.get(id, {}))
+        if not is_told_by_default(message, place):
+            transaction.put(Table.PLACES, id, records.encode_place(place))
+            self._done.places += 1
+
+    def _seat(self, transaction: Transaction, id: bytes, value: bytes) -> None:
+        message = records.decode_message(id, value)[0]
+        place = place_of(transaction, message)
+        for seat in seats_of(message, place):
+            if is_seated(transaction, seat):
+                continue
+            if seat[0] is Table.DEAD:
+                seat = seats_of(message, place, reason_of(transaction, id, place))[0]
+            put_row(transaction, *seat)
+            self._done.entries += 1
+        if place.standing in (Standing.WAITING, Standing.RETRY):
+            work = Work(transaction, self._group, self._rules, self._room)
+            work.know_lane(message.lane, message.host)
+            self._done.circuits += len(work.touched)
+
+    # -- delivered records -------------------------------------------------------------------------------------------
+
+    def _list_delivered(self) -> None:
+        """FINISHED names every delivered record, once. Which ones it names is asked only if the numbers differ."""
+        self._each(Table.FINISHED, self._relist(_is_delivered))
+        listed = sum(len(ids_of(ids)) for _, (_, ids) in walk(self._engine, Table.FINISHED))
+        with self._engine.read() as transaction:
+            delivered = transaction.entries(Table.DELIVERED)
+        if listed == delivered:
+            return
+        seen: set[MessageId] = set()
+
+        def is_new(transaction: Transaction, id: MessageId) -> bool:
+            new = id not in seen
+            seen.add(id)
+            return new
+
+        def add(transaction: Transaction, id: bytes, value: bytes) -> None:
+            if id not in seen:
+                key = stamp(records.decode_delivered(id, value)[2], id)
+                transaction.put(Table.FINISHED, key, (transaction.get(Table.FINISHED, key) or b"") + id)
+                self._done.listed += 1
+
+        self._each(Table.FINISHED, self._relist(is_new))
+        self._each(Table.DELIVERED, add)
+
+    def _relist(self, keep: Callable[[Transaction, MessageId], bool]) -> Act:
+        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
+            kept = b"".join(id for id in ids_of(value) if keep(transaction, id))
+            if kept == value:
+                return
+            self._done.listed += (len(value) - len(kept)) // 16
+            if kept:
+                transaction.put(Table.FINISHED, key, kept)
+            else:
+                transaction.delete(Table.FINISHED, key)
+
+        return act
+
+    # -- what is computed --------------------------------------------------------------------------------------------
+
+    def _drop_summary(self, table: Table) -> Act:
+        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
+            if stray_summary(transaction, table, (key, value), self._rules):
+                remove_row(transaction, table, key, value)
+                self._done.summaries += 1
+
+        return act
+
+    def _summarise(self, transaction: Transaction, key: bytes, value: bytes) -> None:
+        summary = summary_of(transaction, key, self._rules)
+        for row in ((Table.SUMMARIES, key, summary), *rows_of_summary(key, summary)):
+            if not has_row(transaction, *row):
+                put_row(transaction, *row)
+                self._done.summaries += 1
+
+
+def _is_delivered(transaction: Transaction, id: MessageId) -> bool:
+    return transaction.get(Table.DELIVERED, id) is not None

@@ -1,0 +1,145 @@
+"""The lines of an export back into a store: in batches, each one transaction with everything that belongs to it.
+
+What is already there stays as it is and is counted as skipped, so an import that was interrupted is simply repeated.
+A line is encoded before its batch is written: one that can't be is reported with its number, and nothing of it is
+stored.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from holdfast.core.errors import StoreFull
+from holdfast.core.message import MessageId, Standing
+from holdfast.store import incoming, records
+from holdfast.store.embedded import keys
+from holdfast.store.embedded.attempts import rows_of
+from holdfast.store.embedded.keys import Use
+from holdfast.store.embedded.room import RoomKeeper, claim_of
+from holdfast.store.embedded.standing import Seat, is_told_by_default, seats_of
+from holdfast.store.embedded.summaries import summarise
+from holdfast.store.embedded.tables import Engine, Table, Transaction
+from holdfast.store.embedded.walking import put_row
+from holdfast.store.embedded.work import Group, StoreRules, Work
+from holdfast.store.incoming import Imported
+from holdfast.store.lines import Delivered, Key, Record
+from holdfast.store.moving import Moving
+from holdfast.store.port import LaneRecord
+from holdfast.store.records import lane_key, numbered, stamp
+
+NEVER_BEFORE = -1
+
+
+@dataclass(slots=True)
+class Piece:
+    """One line, encoded: by which rows it is known, and all the rows that it adds.
+
+    `lane` is the one whose summary it changes; `waits` tells that its lane needs a record, `holds` is its body's size
+    against the host's share. An idempotency key is a `use` of it instead: the store has its own epochs.
+    """
+
+    kind: str
+    known_by: list[tuple[Table, bytes]]
+    rows: list[Seat]
+    host: str = ""
+    lane: str = ""
+    holds: int | None = None
+    waits: bool = False
+    finished: tuple[int, MessageId] | None = None
+    use: tuple[bytes, Use] | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(len(key) + len(value) for _, key, value in self.rows)
+
+    def is_known(self, transaction: Transaction) -> bool:
+        if self.use is not None:
+            return keys.find(transaction, self.use[0], NEVER_BEFORE) is not None
+        return any(transaction.get(*row) is not None for row in self.known_by)
+
+
+class Import:
+    """One import."""
+
+    def __init__(self, engine: Engine, rules: StoreRules, now: int) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._now = now
+        self._room = RoomKeeper(rules.host_share, engine.room)
+
+    def run(self, source: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        return incoming.take(source, bad_line, _encoded, self._write)
+
+    def _write(self, batch: list[Piece]) -> "Counter[str]":
+        """One transaction."""
+        added: Counter[str] = Counter()
+        claim = claim_of(sum(piece.holds is not None for piece in batch), sum(piece.size for piece in batch))
+        self._engine.extend(claim)
+        with (writing := self._engine.write()) as transaction:
+            work = Work(transaction, Group([], [], {}, claim, self._now, bytes(16)), self._rules, self._room)
+            self._room.begin(claim)
+            if self._room.full:
+                raise StoreFull("the store is full; raise store.max_size and import the same file again")
+            finished: list[tuple[int, MessageId]] = []
+            for piece in batch:
+                if not piece.is_known(transaction):
+                    added[piece.kind] += 1
+                    _add(work, piece)
+                    finished += [piece.finished] if piece.finished else []
+            if finished:
+                # One entry a batch, as the ledger does; it is swept when the last of them is due.
+                key = stamp(max(moment for moment, _ in finished), finished[0][1])
+                transaction.put(Table.FINISHED, key, b"".join(id for _, id in finished))
+            for lane in work.touched:
+                summarise(transaction, lane, self._rules)
+            self._room.finish(transaction)
+            writing.commit()
+        self._room.committed()
+        return added
+
+
+def _add(work: Work, piece: Piece) -> None:
+    if piece.waits:
+        work.know_lane(piece.lane, piece.host)
+    if piece.holds is not None:
+        work.room.hold(piece.host, piece.holds)
+    for row in piece.rows:
+        put_row(work.transaction, *row)
+    if piece.use is not None:
+        keys.remember(work.transaction, *piece.use, work.rules.idempotency)
+    if piece.lane:
+        work.touched.add(piece.lane)
+
+
+def _encoded(record: Record) -> Piece:
+    match record:
+        case LaneRecord():
+            row = Table.LANES, lane_key(record.key), records.encode_lane(record)
+            return Piece("circuit", [row[:2]], [row], lane=record.key)
+        case Moving():
+            return _message(record)
+        case Delivered(message, size, finished_at, success, attempts):
+            encoded = records.encode_delivered(message, success, finished_at, size)
+            rows = [(Table.DELIVERED, message.id, encoded), *rows_of(message.id, attempts)]
+            return Piece("delivered", _known(message.id), rows, finished=(finished_at, message.id))
+        case Key(digest, body, id, at):
+            return Piece("key", [], [], use=(digest, Use(id, body, at)))
+
+
+def _message(stored: Moving) -> Piece:
+    message, place, reason, attempts, _ = stored
+    record, pieces = records.encode_message(message)
+    rows = [
+        (Table.MESSAGES, message.id, record),
+        *((Table.BODIES, numbered(message.id, number), piece) for number, piece in enumerate(pieces)),
+        *rows_of(message.id, attempts),
+        *(seats_of(message, place, reason) if reason else seats_of(message, place)),
+    ]
+    if attempts or not is_told_by_default(message, place):
+        rows.append((Table.PLACES, message.id, records.encode_place(place)))
+    waits = place.standing is not Standing.DEAD
+    return Piece("message", _known(message.id), rows, message.host, message.lane, len(message.body), waits)
+
+
+def _known(id: MessageId) -> list[tuple[Table, bytes]]:
+    return [(Table.MESSAGES, id), (Table.DELIVERED, id)]
