@@ -32,7 +32,7 @@ sim: $(READY)  ## worlds by chance until stopped; with SEED=... only that one
 	$(BIN)/python -m tests.sim.explore $(if $(SEED),--seed $(SEED))
 
 fuzz: $(READY)  ## the same bytes through both HTTP engines until stopped; with SEED=... only that round
-	$(BIN)/python -m tests.fuzzing $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.support.http_fuzz $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check src tests docs

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import forking, harness
-from tests.harness import Gateway, Receiver, running
-from tests.postgres import ELSEWHERE, OwnServer, Server
+from tests.support import fork_server, harness
+from tests.support.harness import Gateway, Receiver, running
+from tests.support.postgres import ELSEWHERE, OwnServer, Server
 
 MEASURED = "measured"
 
@@ -24,12 +24,12 @@ settings.load_profile("holdfast")
 LONGEST = (
     "crash/test_failing_disk.py",
     "cli/test_demo.py",
-    "fleet/test_fleet.py",
+    "fleet/test_kills.py",
     "fleet/test_database_clock.py",
     "fleet/test_database_hangs.py",
-    "fleet/test_database_away.py",
-    "fleet/test_fenced.py",
-    "fleet/test_coming_and_going.py",
+    "fleet/test_database_outages.py",
+    "fleet/test_fencing.py",
+    "fleet/test_rollout.py",
     "gateway/test_handoff.py",
     "cli/test_handoff.py",
     "docs/test_pages.py",
@@ -37,7 +37,7 @@ LONGEST = (
     "sim/test_expiry.py",
     "sim/test_fairness.py",
     "fleet/test_operators.py",
-    "delivery/test_fleet_random.py",
+    "fleet/test_random_fleet.py",
     "gateway/test_process.py",
     "gateway/test_hostile_clients.py",
     "gateway/test_commands.py",
@@ -61,7 +61,7 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.fixture
 def executed() -> Iterator[None]:
     """Gateways are executed, not forked: each has only what it imported itself."""
-    with forking.executing():
+    with fork_server.executing():
         yield
 
 

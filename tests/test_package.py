@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from holdfast import __version__
-from tests.harness import PATIENCE, PLAIN, READY, Receiver, settings
+from tests.support.harness import PATIENCE, PLAIN, READY, Receiver, settings
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "src" / "holdfast"

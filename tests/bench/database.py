@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from tests.postgres import OwnServer
+from tests.support.postgres import OwnServer
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 """As anyone would set them on a small machine; everything else that matters here is at its default."""

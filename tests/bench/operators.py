@@ -17,7 +17,7 @@ from time import perf_counter
 
 import httpx
 
-from tests.harness import Gateway, Receiver, running
+from tests.support.harness import Gateway, Receiver, running
 
 FROZEN = "frozen.example:443"
 ROUNDS = 40

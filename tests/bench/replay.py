@@ -25,7 +25,7 @@ from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, Fail
 from tests.bench.fill import AT_ONCE, message
-from tests.harness import HOLDFAST, Gateway, Receiver, running, until
+from tests.support.harness import HOLDFAST, Gateway, Receiver, running, until
 
 
 async def bury(folder: Path, count: int, host: str) -> None:

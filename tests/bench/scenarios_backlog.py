@@ -15,7 +15,7 @@ from tests.bench.processes import cpu_seconds, memory
 from tests.bench.session import Drain, Session
 from tests.bench.stores import frozen_and_disabled, many_enabled, many_frozen, one_enabled
 from tests.bench.systems import Holdfast, holdfast
-from tests.harness import Received, Receiver
+from tests.support.harness import Received, Receiver
 
 FEW = 1_000
 CROWD = 100_000

@@ -12,7 +12,6 @@ from statistics import median
 from typing import NamedTuple
 
 from holdfast.core.circuit import CircuitState
-from tests.bench.ahead import write_ahead
 from tests.bench.database import Database
 from tests.bench.figures import Figure
 from tests.bench.fill_postgres import fill, questions
@@ -21,7 +20,8 @@ from tests.bench.measuring import Run, checked, saturate, usage
 from tests.bench.session import Drain, Session
 from tests.bench.stores import FROZEN
 from tests.bench.systems import Holdfast, fleet, holdfast
-from tests.harness import until
+from tests.bench.wal_bytes import write_ahead
+from tests.support.harness import until
 
 MANY = 256
 """Connections."""

@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests import forking
 from tests.bench.database import Database
 from tests.bench.processes import end, python
 from tests.bench.yardstick import IN_FLIGHT
-from tests.harness import Gateway, start, until
+from tests.support import fork_server
+from tests.support.harness import Gateway, start, until
 
 SETTINGS = {
     "store__max_size": "16GiB",
@@ -104,7 +104,7 @@ def yardstick(folder: Path, sink: str) -> Iterator[Yardstick]:
 
 @contextmanager
 def holdfast(folder: Path, **keys: object) -> Iterator[Holdfast]:
-    with forking.executing():
+    with fork_server.executing():
         gateway = start(folder, **SETTINGS | keys)
     try:
         yield Holdfast([gateway])
@@ -119,7 +119,7 @@ def fleet(folder: Path, database: Database, roles: Sequence[str] = ("all",), **k
     gateways: list[Gateway] = []
     keys = SETTINGS | {"store__url": database.url} | keys
     try:
-        with forking.executing():
+        with fork_server.executing():
             for number, role in enumerate(roles):
                 gateways.append(start(folder / f"replica{number}", None, "--role", role, **keys))
         owners = len([role for role in roles if role != "ingest"])

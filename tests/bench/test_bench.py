@@ -16,7 +16,6 @@ from holdfast.core.circuit import CircuitState
 from holdfast.store.postgres.contact import connected
 from holdfast.store.postgres.fsck import Audit
 from tests.bench import load
-from tests.bench.ahead import write_ahead
 from tests.bench.costs import Cost, draw
 from tests.bench.database import Database
 from tests.bench.figures import Bound, Figure
@@ -27,8 +26,9 @@ from tests.bench.processes import cpu_seconds
 from tests.bench.report import document, markdown, table, verdict
 from tests.bench.scenarios import Scenario
 from tests.bench.sink import NGINX, Sink
-from tests.harness import Receiver
-from tests.postgres import OwnServer, Server
+from tests.bench.wal_bytes import write_ahead
+from tests.support.harness import Receiver
+from tests.support.postgres import OwnServer, Server
 
 STALL = 0.4
 

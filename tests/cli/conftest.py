@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import forking
 from tests.cli.scripted import Script, documents, status, tcp_script, unix_script
+from tests.support import fork_server
 
 EXECUTABLE = str(Path(sys.executable).with_name("holdfast"))
 
@@ -39,4 +39,4 @@ def ingest() -> Iterator[Script]:
 @pytest.fixture
 def holdfast() -> Run:
     """A process of its own."""
-    return forking.run
+    return fork_server.run

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.completions import tree
-from tests import forking
 from tests.cli.conftest import EXECUTABLE, Run
+from tests.support import fork_server
 
 BASH = """
 source "$1"
@@ -23,7 +23,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture(scope="module")
 def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("completions") / "bash"
-    file.write_text(forking.run("completions", "bash").stdout)
+    file.write_text(fork_server.run("completions", "bash").stdout)
     return file
 
 

@@ -22,7 +22,7 @@ from holdfast.demo import play
 from holdfast.demo.clock import FastClock
 from holdfast.demo.promise import PromiseBroken
 from tests.cli.conftest import EXECUTABLE
-from tests.harness import PLAIN
+from tests.support.harness import PLAIN
 
 PATIENCE = 120.0
 

@@ -13,14 +13,14 @@ from holdfast.core.message import Message
 from holdfast.store.embedded.tables import Table
 from holdfast.store.moving import PAGE
 from holdfast.store.port import Accept, Fail
-from tests.amount import amount
 from tests.cli.conftest import EXECUTABLE, Run
 from tests.contract.builders import EXHAUSTED, Desk, active, attempt, lane
-from tests.harness import PATIENCE, running, until
-from tests.ports import refusing_port
-from tests.postgres import PASSWORD, OwnServer
 from tests.store.fleets import ids_in, rows
 from tests.store.populated import Populated, build, populate, put
+from tests.support.harness import PATIENCE, running, until
+from tests.support.ports import refusing_port
+from tests.support.postgres import PASSWORD, OwnServer
+from tests.support.repetitions import amount
 
 NOBODY = "postgresql://holdfast:s3cret@127.0.0.1"
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.store.postgres.schema import SCHEMA, VERSION
 from tests.cli.conftest import Run
-from tests.ports import refusing_port
-from tests.postgres import PASSWORD
+from tests.support.ports import refusing_port
+from tests.support.postgres import PASSWORD
 
 
 @pytest.fixture

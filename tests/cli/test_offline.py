@@ -11,8 +11,8 @@ import pytest
 from holdfast.core.message import id_text
 from holdfast.store.embedded.tables import Table
 from tests.cli.conftest import EXECUTABLE, Run
-from tests.harness import running
 from tests.store.populated import Populated, build, put
+from tests.support.harness import running
 
 COMMANDS = (["fsck"], ["export", "-"], ["import", "-"], ["compact"])
 HEADER = '{"format": "holdfast-export", "version": 1}\n'

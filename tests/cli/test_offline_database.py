@@ -10,10 +10,10 @@ from holdfast.core.message import id_text
 from holdfast.store.port import Accept
 from tests.cli.conftest import Run
 from tests.contract.builders import Desk
-from tests.harness import Receiver, running, until
-from tests.ports import refusing_port
-from tests.postgres import PASSWORD
 from tests.store.populated import Populated, build, populate
+from tests.support.harness import Receiver, running, until
+from tests.support.ports import refusing_port
+from tests.support.postgres import PASSWORD
 
 NOTHING = '{"format": "holdfast-export", "version": 2}\n{"kind": "end", "lines": 1}\n'
 CLEAN = "the store is clean\n"

@@ -14,7 +14,7 @@ from holdfast.store.postgres.store import PostgresStore
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import Desk, lane
 from tests.contract.inside import GARBAGE
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 FOR_EVER = 1 << 40
 """A lease that outlasts every leap of a test's clock."""

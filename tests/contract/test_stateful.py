@@ -30,7 +30,6 @@ from holdfast.store.port import (
     SaveLane,
     Shelve,
 )
-from tests.amount import amount
 from tests.contract.builders import (
     EPOCH,
     EVER,
@@ -51,6 +50,7 @@ from tests.contract.builders import (
     success,
 )
 from tests.contract.consistency import Tables, check
+from tests.support.repetitions import amount
 
 LANES = ("a:443", "b:443")
 SIZE = 64 << 20

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.core.addresses import V4, V6, IpAddress, Range, range_of, unmapped
-from tests.spellings import samples
+from tests.support.address_spellings import samples
 
 ROWS = (*V4, *V6)
 PUBLIC = [

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import ErrorKind, Kind
 from holdfast.core.outcome import Outcome, of_answer, of_error
-from tests.amount import amount
 from tests.core.dispatch import BY_RATE, CIRCUIT, FIRST_ATTEMPTS, RETRIES, RETRY, Dispatcher
+from tests.support.repetitions import amount
 
 LANES = st.integers(0, 4)
 STEPS = st.sampled_from([1, 300, 1_000, 2_000, 5_000, 5_000, 20_000, 70_000])

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import forking
-from tests.harness import PATIENCE, Gateway, Received, Receiver, settings, until
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, Gateway, Received, Receiver, settings, until
 
 Behaviour = Callable[[Received], int]
 
@@ -28,7 +28,7 @@ def agent(life: int) -> dict[str, str]:
 
 def command(store: Path, *words: str, input: str = "", **keys: object) -> "subprocess.CompletedProcess[str]":
     """A command on a store that ends by itself."""
-    return forking.run(*words, env=settings(store, **keys), input=input)
+    return fork_server.run(*words, env=settings(store, **keys), input=input)
 
 
 class Post(NamedTuple):

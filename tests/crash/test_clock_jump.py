@@ -20,11 +20,11 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.message import State
 from holdfast.process.lifecycle import keep_time
 from holdfast.store.embedded.ledger import last_time
-from tests import forking
 from tests.crash.wall_clock import WallClock
-from tests.harness import PLAIN, Gateway, Receiver, running, until
 from tests.sim.world import DAY, HOUR, MINUTE, START, World, asks_for, date_at, slow, world
 from tests.sim.world import until as until_moment
+from tests.support import fork_server
+from tests.support.harness import PLAIN, Gateway, Receiver, running, until
 
 JUMP = 2 * DAY
 JUMPS = [JUMP, -JUMP]
@@ -230,7 +230,7 @@ def is_told(gateway: Gateway, seconds: int) -> bool:
 
 
 def command(gateway: Gateway, *words: str) -> str:
-    done = forking.run(*words, "--socket", str(gateway.control), env=dict(os.environ))
+    done = fork_server.run(*words, "--socket", str(gateway.control), env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

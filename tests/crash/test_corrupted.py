@@ -12,8 +12,8 @@ from holdfast.store.embedded.ledger import last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import META_LATEST, Moment, Table, Transaction, moment_key, prefixed
 from holdfast.store.records import lane_key, stamp
-from tests import forking
-from tests.harness import Gateway, Receiver, running, settings, until
+from tests.support import fork_server
+from tests.support.harness import Gateway, Receiver, running, settings, until
 
 GARBAGE = b"\xc1\xff\xfegarbage"
 PAGE = 4_096
@@ -50,7 +50,7 @@ def text(id: bytes) -> str:
 
 
 def fsck(store: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    return forking.run("fsck", "--json", *flags, env=settings(store, **SETTINGS))
+    return fork_server.run("fsck", "--json", *flags, env=settings(store, **SETTINGS))
 
 
 def told(gateway: Gateway) -> list[dict[str, object]]:
@@ -128,7 +128,7 @@ def test_what_belongs_to_no_message_alone_stops_none(tmp_path: Path, receiver: R
 
 
 def run_until_it_ends(store: Path) -> "subprocess.CompletedProcess[str]":
-    return forking.run("run", env=settings(store, **SETTINGS))
+    return fork_server.run("run", env=settings(store, **SETTINGS))
 
 
 def test_a_file_that_is_no_store_any_more_is_refused(tmp_path: Path, receiver: Receiver) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 LEFT = 4
 """Descriptors that the gateway may still open."""

@@ -8,7 +8,7 @@ import httpx
 from pytest import fixture
 
 from tests.crash.volumes import small_volume, take_the_rest
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 MIB = 1 << 20
 BODY = b"x" * 60_000

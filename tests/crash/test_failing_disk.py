@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from holdfast.store.embedded.lmdb import LmdbEngine
-from tests import forking
-from tests.crash.judge import Judge
+from tests.crash.image_check import Judge
 from tests.crash.power import Platter, subsets
 from tests.crash.recorder import Kind, Record, Recorder
-from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 
 SENDERS = 8
 BEFORE = 5
@@ -271,6 +271,6 @@ def test_a_disk_that_fails_while_a_start_takes_over(tmp_path: Path, store: Path,
 def start_in_vain(recorder: Recorder, store: Path, fail: str) -> "subprocess.CompletedProcess[str]":
     with recorder.loaded(store, fail=fail):
         environment = settings(store, **KEYS)
-        ended = forking.run("run", env=environment)
+        ended = fork_server.run("run", env=environment)
     assert ended.stdout == "", "it said that it was ready"
     return ended

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.amount import amount
 from tests.crash.load import Book, Load, Post, agent, command
-from tests.harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, running, settings
+from tests.support.harness import HOLDFAST, PATIENCE, Gateway, Received, Receiver, running, settings
+from tests.support.repetitions import amount
 
 KILLS = {1: amount(10, 50, "HOLDFAST_KILLS"), 2: amount(4, 12, "HOLDFAST_KILLS")}
 """By the number of the gateway's processes."""

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from holdfast.store.embedded.lmdb import LmdbEngine
-from tests.amount import amount
-from tests.crash.judge import Judge
+from tests.crash.image_check import Judge
 from tests.crash.power import SECTOR, Cut, Platter, Subset, subsets
 from tests.crash.recorder import Kind, Place, Record, Recorder
-from tests.harness import PLAIN, Gateway, Received, Receiver, start
+from tests.support.harness import PLAIN, Gateway, Received, Receiver, start
+from tests.support.repetitions import amount
 
 WEBHOOKS = 100
 SENDERS = 16

@@ -13,9 +13,9 @@ from pathlib import Path
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.shares import WINDOW
 from holdfast.store.embedded.tables import Table
-from tests.amount import amount
 from tests.crash.load import Book, Load, Post, agent, command
-from tests.harness import Gateway, Receiver, running, until
+from tests.support.harness import Gateway, Receiver, running, until
+from tests.support.repetitions import amount
 
 RESTARTS = amount(20, 100, "HOLDFAST_RESTARTS")
 DRAINED = (10, RESTARTS)

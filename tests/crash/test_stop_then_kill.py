@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.crash.load import Book, Load, Post, agent, command
-from tests.harness import PATIENCE, Gateway, Received, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Received, Receiver, running, until
 
 KILLED_AFTER = (0.0, 0.02, 0.2, 0.7, 2.0)
 """Seconds from SIGTERM to SIGKILL; the drain's timeout is in the middle of them."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 BODY = b"x" * 20_000
 SETTINGS = {

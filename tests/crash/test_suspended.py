@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.crash.load import Book, Load, Post, agent
-from tests.harness import PATIENCE, Gateway, Received, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Received, Receiver, running, until
 
 STOPPED_FOR = (0.3, 1.0)
 """Seconds under load; nothing is waited for by them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 PUBLIC = "93.184.216.34"
 

@@ -25,7 +25,7 @@ from holdfast.http.errors import (
     TlsError,
 )
 from holdfast.http.transport import Origin
-from tests.answers import GivenAnswer
+from tests.support.answers import GivenAnswer
 
 NOW = 1_800_000_000_000
 WALL = NOW - 3 * 86_400_000

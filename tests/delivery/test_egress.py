@@ -12,7 +12,7 @@ from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied
 from holdfast.delivery.egress import ROUTE_ZONE, Guard, is_route
 from holdfast.http.transport import Origin
-from tests.spellings import plain, samples
+from tests.support.address_spellings import plain, samples
 
 
 def guard(**rules: Any) -> Guard:

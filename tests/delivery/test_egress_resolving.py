@@ -22,8 +22,8 @@ from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError
 from holdfast.http.transport import Origin, Transport
 from tests.delivery.names import PUBLIC, Names
-from tests.harness import PATIENCE
-from tests.spellings import numeric, samples
+from tests.support.address_spellings import numeric, samples
+from tests.support.harness import PATIENCE
 
 NAME = "hooks.example.com"
 

@@ -16,7 +16,7 @@ from holdfast.delivery.look_up_threads import FOR_A_THREAD, LATELY_THREADS, SHAR
 from holdfast.delivery.resolver import HANGS_AFTER, LAST_GOOD_FOR, NOT_ASKED_AGAIN_FOR, TIMEOUT, Resolver
 from holdfast.http.connection import Address
 from tests.delivery.names import PUBLIC, Names
-from tests.harness import until
+from tests.support.harness import until
 
 NAME = "hooks.example.com"
 FOUND = [(socket.AF_INET, (PUBLIC, 443))]

@@ -16,10 +16,10 @@ from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError, ExchangeTimeout, ProxyError
 from holdfast.http.transport import Answer, Origin, Transport
-from tests import connect_proxy
-from tests.connect_proxy import ConnectProxy, answering, hanging, tunnel
-from tests.harness import Receiver
-from tests.ports import dead_port, refusing_port
+from tests.support import connect_proxy
+from tests.support.connect_proxy import ConnectProxy, answering, hanging, tunnel
+from tests.support.harness import Receiver
+from tests.support.ports import dead_port, refusing_port
 
 HOST = "a.example"
 FIRST, SECOND = "93.184.216.34", "93.184.216.35"

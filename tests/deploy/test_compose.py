@@ -16,8 +16,8 @@ import yaml
 from holdfast.config import load
 from tests.deploy.dockerfile import REPOSITORY, stages
 from tests.deploy.tools import run, tool
-from tests.harness import PATIENCE, Gateway, running, until
-from tests.ports import refusing_port
+from tests.support.harness import PATIENCE, Gateway, running, until
+from tests.support.ports import refusing_port
 
 FOLDER = REPOSITORY / "deploy" / "compose"
 COMPOSE, FLEET = FOLDER / "compose.yaml", FOLDER / "fleet.yaml"

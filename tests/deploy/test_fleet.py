@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from holdfast.cli.commands import COMMANDS
-from tests import forking
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.manifests import (
     BY_ROLE,
@@ -24,6 +23,7 @@ from tests.deploy.manifests import (
     overlay,
     own_overlay,
 )
+from tests.support import fork_server
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "fleet.yml"
 FOLDERS = (FLEET, BY_ROLE)
@@ -86,7 +86,7 @@ def test_the_url_comes_from_the_secret(name: str) -> None:
 
 
 def test_a_replica_without_its_url_does_not_take_webhooks_into_its_pod(replicas: Overlay, tmp_path: Path) -> None:
-    done = forking.run(
+    done = fork_server.run(
         *replicas.holdfast["args"],
         env={"HOME": str(tmp_path), "HOLDFAST_STORE__PATH": str(tmp_path / "store"), "HOLDFAST_STORE__URL": ""},
     )

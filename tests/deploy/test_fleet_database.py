@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from tests import forking
 from tests.deploy.dockerfile import REPOSITORY
-from tests.harness import Receiver, running, until
-from tests.postgres import Server
+from tests.support import fork_server
+from tests.support.harness import Receiver, running, until
+from tests.support.postgres import Server
 
 PAGE = REPOSITORY / "docs" / "fleet.md"
 PASSWORD = "of-this-test"
@@ -57,7 +57,7 @@ def database(postgres: Server, request: pytest.FixtureRequest) -> Iterator[Datab
 def migrate(database: Database) -> None:
     """As the Job does."""
     url = database.url(database.owner)
-    assert forking.run("migrate", env={"HOME": "/", "HOLDFAST_STORE__URL": url}).returncode == 0
+    assert fork_server.run("migrate", env={"HOME": "/", "HOLDFAST_STORE__URL": url}).returncode == 0
 
 
 def test_who_owns_the_tables_makes_them_and_the_replicas_can_work(

@@ -19,12 +19,12 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from holdfast import __version__
-from tests.amount import LONG
 from tests.deploy.dockerfile import REPOSITORY, stages
 from tests.deploy.locks import RUNTIME, applies, pins, version
 from tests.deploy.sandbox import as_user, need_root
-from tests.harness import PATIENCE, PLAIN, READY, Receiver
-from tests.ports import refusing_port
+from tests.support.harness import PATIENCE, PLAIN, READY, Receiver
+from tests.support.ports import refusing_port
+from tests.support.repetitions import LONG
 
 pytestmark = pytest.mark.skipif(not LONG, reason="installs all of the image anew: only in make test-long")
 

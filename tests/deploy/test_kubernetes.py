@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from holdfast.config import load
-from tests import forking
 from tests.deploy.dockerfile import stages
 from tests.deploy.manifests import (
     CONFIGURED,
@@ -31,6 +30,7 @@ from tests.deploy.manifests import (
     size,
 )
 from tests.deploy.tools import run, tool
+from tests.support import fork_server
 
 FIRST_WITH_SIDECARS, NEWEST = "1.29", "1.37"
 SHARE = 0.8
@@ -169,7 +169,7 @@ def check(each: Overlay, folder: Path, secrets: dict[str, str]) -> "subprocess.C
     (folder / "holdfast.toml").write_text(text)
     for name, value in secrets.items():
         (folder / name).write_text(value)
-    return forking.run("check", str(folder / "holdfast.toml"), env={"HOME": str(folder), **given})
+    return fork_server.run("check", str(folder / "holdfast.toml"), env={"HOME": str(folder), **given})
 
 
 def test_holdfast_accepts_the_config(configured: Overlay, tmp_path: Path) -> None:

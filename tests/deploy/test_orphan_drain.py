@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from tests.deploy.manifests import KUBERNETES
-from tests.harness import HOLDFAST, PATIENCE, Receiver, running, settings, until
+from tests.support.harness import HOLDFAST, PATIENCE, Receiver, running, settings, until
 
 
 def command() -> list[str]:

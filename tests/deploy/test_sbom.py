@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import __version__
-from tests.amount import LONG
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.locks import RUNTIME, applies, hashes, pins, version
 from tests.deploy.tools import OWN, PATIENCE, tool
+from tests.support.repetitions import LONG
 
 SCRIPT = REPOSITORY / "deploy" / "sbom.py"
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.config import load
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.tools import run, tool
-from tests.harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings
+from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings
 
 UNIT = REPOSITORY / "deploy/systemd/holdfast.service"
 HIGHEST_EXPOSURE = 2.0

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 
 from tests.docs.snippets import REPOSITORY, Command, shows
-from tests.harness import PATIENCE, PLAIN, READY, until
-from tests.ports import refusing_port
+from tests.support.harness import PATIENCE, PLAIN, READY, until
+from tests.support.ports import refusing_port
 
 MAKE_RUN = "make run"
 MAKE_RECEIVER = "python3 deploy/example/receiver.py 9000"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.config.table import KEYS, ROUTE_KEYS
 from tests.docs.snippets import REPOSITORY
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 DOCS = REPOSITORY / "docs"
 

@@ -12,7 +12,7 @@ from holdfast.cli.commands import COMMANDS
 from holdfast.config import build
 from tests.docs.session import Session, reading
 from tests.docs.snippets import CONSOLE, DATA, PAGES, REPOSITORY, SHELL, Block, Command, blocks, commands
-from tests.harness import until
+from tests.support.harness import until
 
 NOT_RUN = {
     "make test": "this test is a part of it",

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.fleet.replicas import Database
-from tests.harness import Gateway, Receiver, running, until
+from tests.support.harness import Gateway, Receiver, running, until
 
 
 @dataclass

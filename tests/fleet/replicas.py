@@ -13,9 +13,9 @@ import psycopg
 import trio
 
 from holdfast.core import ownership
-from tests import harness
-from tests.fleet.witness import Life, Witness
-from tests.harness import PATIENCE, Gateway
+from tests.fleet.event_log import Life, Witness
+from tests.support import harness
+from tests.support.harness import PATIENCE, Gateway
 
 STEP = 0.02
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from tests.fleet.hosts import Host
+from tests.fleet.event_log import Acknowledged, Witness
+from tests.fleet.receivers import Host
 from tests.fleet.replicas import Replica
-from tests.fleet.witness import Acknowledged, Witness
 
 _STATUS = re.compile(rb"HTTP/1.1 (\d{3})")
 _ID = re.compile(rb"\r\nholdfast-message-id: *(\w+)", re.IGNORECASE)

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tests.crash.wall_clock import WallClock
-from tests.harness import Gateway, Receiver, running, until
-from tests.postgres import OwnServer
+from tests.support.harness import Gateway, Receiver, running, until
+from tests.support.postgres import OwnServer
 
 DAY = 86_400
 SETTLED = 7

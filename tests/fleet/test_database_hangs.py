@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
-from tests.postgres import OwnServer, Standby
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support.postgres import OwnServer, Standby
 
 FROZEN = "http://127.0.0.1:9/hook"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fleet.pair import Pair, key, told, two
 from tests.fleet.replicas import Database
-from tests.harness import PATIENCE, Receiver, running, until
+from tests.support.harness import PATIENCE, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 RULES = {

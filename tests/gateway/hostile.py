@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.harness import PATIENCE, Gateway
+from tests.support.harness import PATIENCE, Gateway
 
 Script = Callable[["Caller"], None]
 

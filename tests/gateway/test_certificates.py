@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID, ObjectIdentifier
 
-from tests import forking
 from tests.gateway.hostile import Memory
-from tests.harness import Gateway, Receiver, running, until
+from tests.support import fork_server
+from tests.support.harness import Gateway, Receiver, running, until
 
 NOW, DAY = datetime.now(UTC), timedelta(days=1)
 HERE = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
@@ -171,7 +171,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("certificates")
     ca_file = folder / "ca.pem"
     ca_file.write_bytes(ROOT.chain[0].public_bytes(Encoding.PEM))
-    with forking.executing(), running(folder / "store", delivery__ca_file=ca_file, retry__base="1h") as gateway:
+    with fork_server.executing(), running(folder / "store", delivery__ca_file=ca_file, retry__base="1h") as gateway:
         yield gateway
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests import forking
 from tests.cli.scripted import Answer, Received, unix_script
-from tests.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
+from tests.support import fork_server
+from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 UNKNOWN = "msg_" + "0" * 32
 ALL = {
@@ -68,7 +68,7 @@ def command(gateway: Gateway, *words: str) -> list[str]:
 
 def holdfast(gateway: Gateway, *words: str, status: int = 0) -> str:
     """What a command prints; it has to end with this status, and with one line on stderr unless that is 0."""
-    done = forking.run(*words, "--socket", str(gateway.control))
+    done = fork_server.run(*words, "--socket", str(gateway.control))
     assert done.returncode == status, done.stderr
     assert done.stderr.count("\n") == (1 if status else 0), done.stderr
     return done.stdout if status == 0 else done.stderr
@@ -336,7 +336,7 @@ def test_watch_until_control_c(gateway: Gateway, receiver: Receiver, words: tupl
 def fails_with(gateway: Gateway, names: set[str], expected: str) -> None:
     """Each of these commands ends with 1, one line on stderr that says this, and nothing on stdout."""
     for name in names:
-        done = forking.run(*ALL[name], "--socket", str(gateway.control))
+        done = fork_server.run(*ALL[name], "--socket", str(gateway.control))
         assert (name, done.returncode, done.stdout, done.stderr.count("\n")) == (name, 1, "", 1), done.stderr
         assert expected in done.stderr, name
 

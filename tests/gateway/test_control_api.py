@@ -11,7 +11,7 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 DESCRIPTION = json.loads((Path(__file__).parents[2] / "docs" / "control-api.json").read_text())
 UNKNOWN = "msg_" + "0" * 32

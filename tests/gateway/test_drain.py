@@ -5,12 +5,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests import forking
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 
 def drain_and_wait(gateway: Gateway) -> "subprocess.CompletedProcess[str]":
-    return forking.run("drain", "--wait", "--socket", str(gateway.control))
+    return fork_server.run("drain", "--wait", "--socket", str(gateway.control))
 
 
 def test_it_accepts_until_the_linger_is_over_though_nothing_is_due(tmp_path: Path, receiver: Receiver) -> None:

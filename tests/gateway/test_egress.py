@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.addresses import V4, V6
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
-from tests.spellings import odd, plain, samples
+from tests.support.address_spellings import odd, plain, samples
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 BAD_TARGET, EGRESS_DENIED = "urn:holdfast:problem:bad-target", "urn:holdfast:problem:egress-denied"
 

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from holdfast.core.handoff import FARTHEST, MOST_ATTEMPTS
-from tests import forking
-from tests.harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
-from tests.ports import refusing_port
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
+from tests.support.ports import refusing_port
 
 TOKEN = "s3cret"
 LONG: dict[str, Any] = {"retry__base": "1h", "circuit__min_attempts": 0, "drain__timeout": "60s"}
@@ -77,7 +77,7 @@ def key_of(receiver: Receiver) -> str:
 
 
 def fsck(store: Path) -> None:
-    done = forking.run("fsck", env=settings(store))
+    done = fork_server.run("fsck", env=settings(store))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -17,10 +17,10 @@ from holdfast.cli.health import health
 from holdfast.http.problem import problem_for_status
 from holdfast.http.server import LOCAL_LIMITS
 from holdfast.process.descriptors import OPERATORS, OWN
-from tests import forking
-from tests.amount import amount
 from tests.gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses
-from tests.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
+from tests.support import fork_server
+from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
+from tests.support.repetitions import amount
 
 MOST_MEMORY = 24 * 1024
 """In kB; the floods below are many times as large."""
@@ -28,7 +28,7 @@ MOST_MEMORY = 24 * 1024
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Gateway]:
-    with forking.executing(), running(tmp_path_factory.mktemp("hostile") / "store") as gateway:
+    with fork_server.executing(), running(tmp_path_factory.mktemp("hostile") / "store") as gateway:
         yield gateway
 
 
@@ -525,7 +525,7 @@ def with_limit(tmp_path: Path, limits: str) -> AbstractContextManager[None]:
     script = tmp_path / "limited"
     script.write_text(f'#!/bin/sh\n{limits}\nexec "{HOLDFAST}" "$@"\n')
     script.chmod(0o700)
-    return forking.executing(str(script))
+    return fork_server.executing(str(script))
 
 
 def descriptors(gateway: Gateway) -> tuple[int, int]:

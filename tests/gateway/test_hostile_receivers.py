@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests import forking
 from tests.gateway.hostile import Caller, Memory, Script, raw_receiver
-from tests.harness import PATIENCE, Gateway, Receiver, running, until
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, until
 
 MOST_MEMORY = 24 * 1024
 """In kB, for dozens of attempts at once; one flood alone, if it were kept, would be more."""
@@ -26,7 +26,7 @@ BOMB = gzip.compress(bytes(64 << 20), 1)
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One attempt a message: its retry is due long after the test."""
     store = tmp_path_factory.mktemp("hostile") / "store"
-    with forking.executing(), running(store, delivery__timeout="2s", retry__base="1h") as gateway:
+    with fork_server.executing(), running(store, delivery__timeout="2s", retry__base="1h") as gateway:
         yield gateway
 
 

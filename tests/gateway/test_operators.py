@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests import forking
-from tests.harness import PLAIN, Gateway, Receiver, running, settings, until
+from tests.support import fork_server
+from tests.support.harness import PLAIN, Gateway, Receiver, running, settings, until
 
 STATUS_FIELDS = {
     "version", "pid", "started_at", "ready", "degraded", "draining", "clock", "store", "queues", "in_flight",
@@ -28,7 +28,7 @@ UNKNOWN = "msg_" + "0" * 32
 
 
 def holdfast(gateway: Gateway, *words: str) -> "subprocess.CompletedProcess[str]":
-    return forking.run(*words, "--socket", str(gateway.control), env=settings(gateway.control.parent))
+    return fork_server.run(*words, "--socket", str(gateway.control), env=settings(gateway.control.parent))
 
 
 def deliver_one(gateway: Gateway, receiver: Receiver, path: str = "/secret/path") -> str:
@@ -227,11 +227,11 @@ def test_a_host_without_port_matches_its_only_circuit_else_candidates(gateway: G
 
 
 def test_send_and_health_through_the_real_gateway(gateway: Gateway, receiver: Receiver) -> None:
-    sent = forking.run("send", f"{receiver.url}/sent", "-d", '{"a": 1}', "--to", gateway.ingest)
+    sent = fork_server.run("send", f"{receiver.url}/sent", "-d", '{"a": 1}', "--to", gateway.ingest)
     received = receiver.wait_for_one()
     assert received.id in sent.stdout
     assert received.headers["content-type"] == "application/json"
-    assert forking.run("health", "--status", gateway.status).returncode == 0
+    assert fork_server.run("health", "--status", gateway.status).returncode == 0
 
 
 @pytest.mark.usefixtures("processes")

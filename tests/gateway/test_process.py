@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import forking
-from tests.harness import PATIENCE, Gateway, Receiver, running, settings, until
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, Gateway, Receiver, running, settings, until
 
 
 def run(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
     """A gateway that is expected to give up by itself."""
-    return forking.run("run", env=settings(store, **keys))
+    return fork_server.run("run", env=settings(store, **keys))
 
 
 def test_the_ready_line_has_addresses_and_the_absolute_store_path(gateway: Gateway, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def memory(pid: int) -> dict[str, int]:
 def test_a_crash_leaves_no_memory_on_the_disk(tmp_path: Path) -> None:
     """Whatever limit it was started with."""
     script = tmp_path / "with-cores"
-    script.write_text(f'#!/bin/sh\nulimit -S -c "$(ulimit -H -c)"\ncd {tmp_path}\nexec "{forking.HOLDFAST}" "$@"\n')
+    script.write_text(f'#!/bin/sh\nulimit -S -c "$(ulimit -H -c)"\ncd {tmp_path}\nexec "{fork_server.HOLDFAST}" "$@"\n')
     script.chmod(0o700)
-    with forking.executing(str(script)), running(tmp_path / "store") as gateway:
+    with fork_server.executing(str(script)), running(tmp_path / "store") as gateway:
         for pid in reversed(gateway.pids):
             limits = Path(f"/proc/{pid}/limits").read_text()
             assert re.search(r"^Max core file size +0 ", limits, re.MULTILINE)

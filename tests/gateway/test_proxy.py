@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.connect_proxy import ConnectProxy, answering
-from tests.harness import Receiver, running, until
+from tests.support.connect_proxy import ConnectProxy, answering
+from tests.support.harness import Receiver, running, until
 
 # Addresses of the public internet that nothing but the proxy is ever asked for.
 PLAIN, SECURE = "93.184.215.14", "93.184.215.15"

@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.config import build
 from holdfast.process.reload import NEEDS_RESTART, changed, merge
-from tests import forking
 from tests.gateway.hostile import Caller, raw_receiver
-from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
+from tests.support import fork_server
+from tests.support.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 ROUTE = '[routes.billing]\nurl = "{url}/in"\n'
 
@@ -155,7 +155,7 @@ def test_the_command_says_what_changed_what_waits_and_what_is_wrong(tmp_path: Pa
     with configured(tmp_path) as (gateway, file):
 
         def reload() -> "subprocess.CompletedProcess[str]":
-            return forking.run("reload", "--socket", str(gateway.control))
+            return fork_server.run("reload", "--socket", str(gateway.control))
 
         assert reload().stdout == "reloaded: nothing has changed\n"
         file.write_text("[retry]\njitter = 0.5\n[delivery]\nmax_answer = '1KiB'\n")

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from tests.harness import PATIENCE, Gateway, Received, Receiver, running, until
+from tests.support.harness import PATIENCE, Gateway, Received, Receiver, running, until
 
 CLIENTS = 4
 RELOADS = 30

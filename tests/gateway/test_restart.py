@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Receiver, running, until
+from tests.support.harness import Receiver, running, until
 
 SLOW_RETRIES = {"retry__base": "1h"}
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tests import forking
-from tests.harness import PLAIN, Gateway, Received, Receiver, running, settings, until
+from tests.support import fork_server
+from tests.support.harness import PLAIN, Gateway, Received, Receiver, running, settings, until
 
 OLD = "whsec_" + b64encode(b"old " * 8).decode()
 NEW = "whsec_" + b64encode(b"new " * 8).decode()
@@ -167,7 +167,7 @@ def test_a_missing_secret_at_start_is_a_fault_of_the_config(tmp_path: Path, comm
         '[routes.a]\nurl = "https://a.example"\nsign = { secret_file = "nothing" }\n'
         '[routes.b]\nurl = "https://b.example"\nsign = { secret_env = "NOT_SET_ANYWHERE" }\n'
     )
-    done = forking.run(command, "--config", str(config), env=settings(tmp_path / "store"), cwd=tmp_path)
+    done = fork_server.run(command, "--config", str(config), env=settings(tmp_path / "store"), cwd=tmp_path)
     assert done.returncode == 2
     unread = f"the file can't be read: No such file or directory; of its path there is {tmp_path}\n"
     assert f"routes.a.sign: {unread}" in done.stderr
@@ -199,7 +199,7 @@ def test_secrets_are_nowhere_to_be_found(tmp_path: Path, receiver: Receiver) -> 
         seen += [gateway.call("GET", path).text for path in ("/v1/status", "/v1/messages", f"/v1/messages/{id}")]
         gateway.stop()
         export = tmp_path / "export.jsonl"
-        assert forking.run("export", str(export), env=settings(tmp_path / "store")).returncode == 0
+        assert fork_server.run("export", str(export), env=settings(tmp_path / "store")).returncode == 0
         assert id in export.read_text()
         seen += [gateway.log.read_text(), export.read_text()]
     files = [path.read_bytes() for path in (tmp_path / "store").iterdir() if path.is_file()]

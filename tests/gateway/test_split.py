@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests import forking, harness
 from tests.crash.load import Book, Load, Post, agent
 from tests.gateway.hostile import raw_client, rest, statuses
-from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
+from tests.support import fork_server, harness
+from tests.support.harness import PATIENCE, PLAIN, Gateway, Receiver, running, settings, start, until
 
 ROUTE = "[routes.billing]\nurl = 'https://hooks.example.com'\n"
 SENDERS = 6
@@ -271,7 +271,7 @@ def test_ingest_that_dies_before_it_serves(tmp_path: Path) -> None:
         "import os, signal, sys\nif 'holdfast.split.child' in sys.orig_argv: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = settings(tmp_path / "store") | {"PYTHONPATH": str(tmp_path)}
-    ended = forking.run("run", env=environment)
+    ended = fork_server.run("run", env=environment)
     assert (ended.returncode, ended.stdout) == (5, "")
     assert '"ingest_process_died"' in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -310,7 +310,7 @@ def test_what_ingest_says_is_never_run_and_nonsense_ends_both(tmp_path: Path, sa
     proof = tmp_path / "proof"
     (tmp_path / "sitecustomize.py").write_text(HOSTILE.replace("{said}", said))
     environment = settings(tmp_path / "store") | {"PYTHONPATH": str(tmp_path), "PROOF": str(proof)}
-    ended = forking.run("run", env=environment)
+    ended = fork_server.run("run", env=environment)
     assert not proof.exists()
     assert ended.returncode == 5
     assert "Traceback" not in ended.stderr

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.harness import PLAIN, Receiver, running, until
+from tests.support.harness import PLAIN, Receiver, running, until
 
 
 class Serve(Protocol):

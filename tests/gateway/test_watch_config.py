@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from holdfast.process.reload import Watch
-from tests.harness import PLAIN, Gateway, Receiver, running, until
+from tests.support.harness import PLAIN, Gateway, Receiver, running, until
 
 ROUTE = '[routes.{name}]\nurl = "{url}/in"\n'
 

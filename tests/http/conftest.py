@@ -15,8 +15,8 @@ from trio.testing import wait_all_tasks_blocked
 from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
 from holdfast.http.server import Limits, Server, open_tcp_listeners
 from holdfast.http.transport import Origin, Transport
-from tests import fuzzing
-from tests.fuzzing import Head, head_of
+from tests.support import http_fuzz
+from tests.support.http_fuzz import Head, head_of
 
 LIMITS = Limits(
     max_body=1 << 20,
@@ -42,12 +42,12 @@ def each_engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def read_requests() -> Callable[..., list[object]]:
-    return fuzzing.read_requests
+    return http_fuzz.read_requests
 
 
 @pytest.fixture(scope="session")
 def read_response() -> Callable[..., tuple[object, ...]]:
-    return fuzzing.read_response
+    return http_fuzz.read_response
 
 
 def all_splits(data: bytes) -> Iterable[list[bytes]]:

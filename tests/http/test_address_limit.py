@@ -7,7 +7,7 @@ import trio
 
 from holdfast.http.errors import AddressBusy, ConnectError, ExchangeTimeout
 from holdfast.http.transport import Origin, Transport
-from tests.ports import refusing_port
+from tests.support.ports import refusing_port
 
 HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

@@ -6,7 +6,7 @@ from random import SystemRandom
 
 from holdfast.http.codec import engine
 from holdfast.http.message import Headers
-from tests.fuzzing import ROUND, SEEDS, run_round
+from tests.support.http_fuzz import ROUND, SEEDS, run_round
 
 
 def test_both_engines_read_every_input_the_same(measured: Callable[[str], None]) -> None:

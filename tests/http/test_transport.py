@@ -15,7 +15,7 @@ from holdfast.http.connection import Connection, connect
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeError, ExchangeTimeout
 from holdfast.http.transport import Origin, Transport, _Exchange, _talk
-from tests.ports import dead_port, refusing_port
+from tests.support.ports import dead_port, refusing_port
 
 HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 5\r\n\r\n"
 BODY = b"hello"

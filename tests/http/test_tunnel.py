@@ -12,8 +12,8 @@ from holdfast.http.connection import connect, format_address
 from holdfast.http.errors import ConnectionReset, ExchangeTimeout, ProxyError, TlsError
 from holdfast.http.transport import Origin, Transport
 from holdfast.http.tunnel import open_tunnel
-from tests import connect_proxy
-from tests.connect_proxy import ESTABLISHED, ConnectProxy, answering, dripping, hanging, resetting, saying
+from tests.support import connect_proxy
+from tests.support.connect_proxy import ESTABLISHED, ConnectProxy, answering, dripping, hanging, resetting, saying
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 IP = "93.184.216.34"

@@ -8,8 +8,8 @@ from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import id_text
 from holdfast.http.message import Request
 from holdfast.ingest import handler
-from tests.harness import PLAIN
 from tests.ingest.gateway import NOW, gateway
+from tests.support.harness import PLAIN
 
 TARGET = "https://api.example.com/hooks/7?x=1"
 ROUTES = {"hooks": {"url": "https://api.example.com/hooks"}}

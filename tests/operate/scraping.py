@@ -8,8 +8,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests import forking
-from tests.harness import PLAIN, Gateway, settings
+from tests.support import fork_server
+from tests.support.harness import PLAIN, Gateway, settings
 
 
 class Scrape:
@@ -40,4 +40,4 @@ def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
 
 def run_in_vain(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
     """A gateway that is expected to give up by itself."""
-    return forking.run("run", env=settings(store, **keys))
+    return fork_server.run("run", env=settings(store, **keys))

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.hostile import rest, statuses
-from tests.harness import PATIENCE, Gateway, running, until
 from tests.operate.scraping import run_in_vain, scrape
+from tests.support.harness import PATIENCE, Gateway, running, until
 
 STRANGER, OPERATOR, GROUP = 54_321, 54_322, 54_400
 ASKING = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

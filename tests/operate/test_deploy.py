@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.harness import PATIENCE, Gateway, Receiver, until
 from tests.operate.scraping import scrape
+from tests.support.harness import PATIENCE, Gateway, Receiver, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yml"

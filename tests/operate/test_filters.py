@@ -6,7 +6,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.harness import PLAIN, Gateway, running
+from tests.support.harness import PLAIN, Gateway, running
 
 NAMES = ["%00", "a%00b", "%01", "%7f", "%0a", "%ff", "%ed%a0%80", "%c3%a9", "x%20y", "x" * 401, "x" * 4_000]
 TEXTS = ["\0", "a\0b", "\ud800", "\n", "é", "x" * 401, ["x"], {"x": 1}, 7, True]

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 from tests.operate.scraping import scrape
+from tests.support.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 COUNTERS = {
     "holdfast_accepted_total": set(),

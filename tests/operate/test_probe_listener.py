@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.harness import PLAIN, Gateway, Receiver, running
 from tests.operate.scraping import run_in_vain, scrape
+from tests.support.harness import PLAIN, Gateway, Receiver, running
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.harness import PATIENCE, until
+from tests.support.harness import PATIENCE, until
 
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Gateway, Receiver, running, start, until
 from tests.page.browser import Browser
 from tests.page.conftest import Picture
+from tests.support.harness import Gateway, Receiver, running, start, until
 
 SETTINGS = {"retry__base": "1h", "circuit__min_attempts": 3, "circuit__freeze_at": 3, "circuit__probe_every": "10m"}
 EDGE = "return document.querySelector('#accepted .edge').getAttribute('d')"

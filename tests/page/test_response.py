@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.operate.page import PAGE
-from tests.harness import running
+from tests.support.harness import running
 
 TEXT = PAGE.body.decode()
 HEADERS = {name.decode(): value.decode() for name, value in PAGE.headers}

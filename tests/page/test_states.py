@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 
 from tests.cli.scripted import Answer, Script, status
-from tests.harness import until
 from tests.page import worlds
 from tests.page.browser import Browser
 from tests.page.conftest import Picture
+from tests.support.harness import until
 
 LOOKS = {"light": {}, "dark": {"dark": True}, "narrow": {"width": 360}}
 

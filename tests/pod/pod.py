@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.harness import PATIENCE, READY, Gateway, settings
+from tests.support.harness import PATIENCE, READY, Gateway, settings
 
 APP, SIDECAR, OPERATORS = 20_001, 20_002, 20_003
 """Users, each with a group of the same number, and the group that may use the control socket."""

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import PATIENCE, PLAIN, Receiver, until
 from tests.pod.pod import APP, OPERATORS, POD_ADDRESS, SIDECAR, Pod, Sidecar, new_pod, waiting_by_host
+from tests.support.harness import PATIENCE, PLAIN, Receiver, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as other users")
 

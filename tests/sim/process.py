@@ -22,13 +22,13 @@ from holdfast.operate.insight import Insight
 from holdfast.process.lifecycle import Lifecycle
 from holdfast.process.reload import merge
 from holdfast.store.embedded.ledger import last_time
-from tests.answers import GivenAnswer
 from tests.sim.disk import DiskWitness
 from tests.sim.faults import FaultyEngine, StepCounter, WatchedLedger
 from tests.sim.overdue import overdue
 from tests.sim.settings import sections
 from tests.sim.witness import InFlight
 from tests.sim.world import START, World, raw_id
+from tests.support.answers import GivenAnswer
 
 
 class WatchedWorld(World):

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.amount import LONG
+from tests.support.repetitions import LONG
 
 EMBEDDED, POSTGRES = "embedded", "postgres"
 

@@ -4,9 +4,9 @@ import pytest
 import trio
 
 from holdfast.core.message import Kind, State
-from tests.amount import amount
 from tests.sim.stores import embedded_only, long_on_postgres, on_each_store
 from tests.sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
+from tests.support.repetitions import amount
 
 pytestmark = on_each_store
 

@@ -4,9 +4,9 @@ import trio
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.memory import MESSAGE_OVERHEAD
-from tests.amount import amount
 from tests.sim.stores import long_on_postgres, on_each_store
 from tests.sim.world import DAY, HOST, HOUR, TRIPS_AT_3, World, slow, world
+from tests.support.repetitions import amount
 
 pytestmark = on_each_store
 

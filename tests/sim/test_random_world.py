@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.amount import amount
 from tests.sim.explore import report, run_world
+from tests.support.repetitions import amount
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(amount(60, 250))

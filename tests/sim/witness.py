@@ -16,9 +16,9 @@ from holdfast.core.board import Start
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import MessageId, id_text
 from holdfast.http.errors import ConnectError
-from tests.answers import GivenAnswer
 from tests.sim.model import DELIVERED, DISABLED, DROPPED, ENABLED, FROZEN, MOMENT, CircuitModel, HostModel, MessageModel
 from tests.sim.receivers import HERE_ERRNO
+from tests.support.answers import GivenAnswer
 
 FIRST, RETRY, PROBE = "first", "retry", "probe"
 

@@ -27,8 +27,8 @@ from holdfast.http.transport import Origin
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
-from tests.answers import GivenAnswer
 from tests.store.memory import MemoryEngine, Session
+from tests.support.answers import GivenAnswer
 
 START = 1_800_000_000_000
 """Aligned to no bucket on purpose."""

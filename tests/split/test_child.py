@@ -13,7 +13,7 @@ from holdfast.split.frames import Beginning, Frame, Kind, Settings, cut, decode_
 from holdfast.split.parent import start_ingest
 from holdfast.store.port import Accept
 from tests.gateway.hostile import raw_client, rest, statuses
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 LAST_ID = (1 << 40).to_bytes(6, "big") + bytes(10)
 OTHER_ID = b"\x01" * 16

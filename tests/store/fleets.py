@@ -18,7 +18,7 @@ from holdfast.store.moving import Moving
 from holdfast.store.port import IdempotencyKey
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import RULES, Desk, HandClock
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 ACTIVE = Standing.ACTIVE
 FOR_EVER = 1 << 40

@@ -23,11 +23,11 @@ from holdfast.store.offline.maintenance import Finding, Repaired
 from holdfast.store.offline.repair import Repair
 from holdfast.store.port import LaneRecord
 from holdfast.store.records import numbered, stamp
-from tests.amount import amount
 from tests.contract.builders import NOW, RULES, attempt, dump, idempotency, lane
 from tests.contract.consistency import check as assert_consistent
 from tests.contract.consistency import check_shares as assert_shares
 from tests.store.populated import OF_WRONG_TYPES, Populated, build, populate, with_transaction
+from tests.support.repetitions import amount
 
 GARBAGE = b"\xc1garbage"
 BUSY = b"busy:443"

@@ -17,11 +17,11 @@ from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
 from holdfast.store.offline.maintenance import Finding, Imported, NotAnExport, OfflineStore, check_header
 from holdfast.store.port import Accept, Duplicate
-from tests.amount import amount
 from tests.contract.builders import HOUR, NOW, RULES, dump, idempotency
 from tests.contract.consistency import check as assert_consistent
 from tests.contract.consistency import check_shares as assert_shares
 from tests.store.populated import BINARY, OF_WRONG_TYPES, TEXT, Populated, build, populate, put
+from tests.support.repetitions import amount
 
 NOT_THE_SAME = {Table.FINISHED, Table.META, Table.SHARES, Table.SHIFTS}
 """Delivered records are listed by the groups that they came in; the latest moment is this machine's."""

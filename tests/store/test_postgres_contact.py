@@ -6,8 +6,8 @@ import pytest
 from holdfast.core.errors import StoreAway, StoreUnusable
 from holdfast.store.postgres.contact import fault_of, make_contact, migrate
 from holdfast.store.postgres.schema import SCHEMA, VERSION
-from tests.ports import dead_port, refusing_port
-from tests.postgres import PASSWORD, ROLE, OwnServer, Server
+from tests.support.ports import dead_port, refusing_port
+from tests.support.postgres import PASSWORD, ROLE, OwnServer, Server
 
 
 def test_the_first_one_makes_the_tables_and_hears_the_time(database: str) -> None:

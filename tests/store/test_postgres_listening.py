@@ -14,9 +14,9 @@ from holdfast.core.message import Message, MessageId
 from holdfast.store.port import Accept
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import HOST, HOUR, NOW, RULES
-from tests.harness import PATIENCE
 from tests.store.fleets import every_host_is_owned
 from tests.store.populated import SIZE
+from tests.support.harness import PATIENCE
 
 HANG_UP = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name LIKE 'holdfast presence %'"""

@@ -42,9 +42,9 @@ from tests.contract.builders import (
     retry_at,
     success,
 )
-from tests.harness import PATIENCE
 from tests.store.fleets import Replica, fleet
 from tests.store.test_postgres_transfer import execute
+from tests.support.harness import PATIENCE
 
 OTHER = "other:443"
 

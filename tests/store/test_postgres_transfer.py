@@ -23,14 +23,14 @@ from holdfast.store.offline.maintenance import Imported, Maintained, open_databa
 from holdfast.store.port import Accept, Ask, Deliver, Duplicate
 from holdfast.store.postgres import walking
 from holdfast.store.postgres.store import PostgresStore
-from tests.amount import amount
 from tests.contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
-from tests.ports import refusing_port
 from tests.store.fleets import every_host_is_owned
 from tests.store.populated import SIZE, Populated, build
 from tests.store.test_offline_transfer import ANYTHING, NOT_THE_SAME, line_of, tables
 from tests.store.test_offline_transfer import export as export_embedded
 from tests.store.test_offline_transfer import take as take_embedded
+from tests.support.ports import refusing_port
+from tests.support.repetitions import amount
 
 
 @fixture(scope="module")

@@ -22,10 +22,10 @@ from holdfast.store.postgres import accepting
 from holdfast.store.spool import Spool
 from holdfast.store.writer_thread import Waiter
 from tests.contract.builders import HOST, NOW, RULES, HandClock
-from tests.harness import PATIENCE
-from tests.postgres import ELSEWHERE, OwnServer
 from tests.store.fleets import Replica, fleet, ids_in, keyed, rows
 from tests.store.populated import Populated, build, put
+from tests.support.harness import PATIENCE
+from tests.support.postgres import ELSEWHERE, OwnServer
 
 OTHER = "other:443"
 ACKNOWLEDGED = "acknowledged"

@@ -14,8 +14,8 @@ from holdfast.store.port import Deliver, Expire, Fail, Hearing, ReviewLanes, Sav
 from holdfast.store.postgres.schema import SCHEMA
 from tests.contract.builders import MINUTE, NOW, RULES, HandClock, attempt, lane, retry_at, success
 from tests.contract.shared import SharedDesk
-from tests.harness import PATIENCE
 from tests.store.fleets import fleet, rows
+from tests.support.harness import PATIENCE
 
 WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 

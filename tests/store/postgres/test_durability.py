@@ -10,9 +10,9 @@ from holdfast.core.errors import StoreAway
 from holdfast.store.postgres.connection import connect
 from tests.contract.builders import RULES, HandClock
 from tests.contract.shared import SharedDesk
-from tests.harness import PATIENCE, Receiver, running, until
-from tests.postgres import OwnServer
 from tests.store.fleets import rows
+from tests.support.harness import PATIENCE, Receiver, running, until
+from tests.support.postgres import OwnServer
 
 SOME = 40
 WAITS_FOR_STANDBY = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"

@@ -26,12 +26,12 @@ from holdfast.store.postgres.schema import STEPS, VERSION, bring_up_to_date
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import HOST, NOW, RULES, idempotency
-from tests.delivery.fleet import Replica, fleet
-from tests.harness import PATIENCE
+from tests.fleet.virtual_replicas import Replica, fleet
 from tests.sim.world import START
 from tests.store import version_one as v1
 from tests.store.populated import SIZE
 from tests.store.version_one import Old, counted, version_one
+from tests.support.harness import PATIENCE
 
 EVERYTHING = 1 << 40
 

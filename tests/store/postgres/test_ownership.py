@@ -9,7 +9,7 @@ from pytest import fixture
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.schema import bring_up_to_date
-from tests.harness import until
+from tests.support.harness import until
 
 NUMBER = 7
 WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

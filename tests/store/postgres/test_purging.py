@@ -15,9 +15,9 @@ from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.contact import migrate
 from tests.contract.builders import DAY, HOST, NOW, success
-from tests.delivery.fleet import Replica
-from tests.harness import until
+from tests.fleet.virtual_replicas import Replica
 from tests.store.fleets import every_host_is_owned
+from tests.support.harness import until
 
 FINISHED = 2 * STEP
 """Records of each kind that are past their retention."""

@@ -14,8 +14,8 @@ from holdfast.store.postgres import ownership
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.schema import STEPS, VERSION, Step, bring_up_to_date, catch_up
 from tests.contract.builders import NOW
-from tests.harness import until
 from tests.store.version_one import version_one
+from tests.support.harness import until
 
 EXPAND = Step(VERSION + 1, ("ALTER TABLE messages ADD COLUMN note text",))
 CONTRACT = Step(VERSION + 2, ("ALTER TABLE messages DROP COLUMN note",), contracts=True)

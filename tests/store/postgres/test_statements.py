@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.store.postgres.connection import Line
 from holdfast.store.postgres.statements import Statement
-from tests.harness import PATIENCE
+from tests.support.harness import PATIENCE
 
 ROWS = Statement(
     """SELECT * FROM unnest(%(bytes)s::bytea[], %(longs)s::bigint[], %(ints)s::integer[], %(shorts)s::smallint[],
