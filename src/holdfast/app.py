@@ -23,23 +23,21 @@ from holdfast.core.board import attempts_per_address
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.ownership import Role
 from holdfast.core.tally import Tally
+from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.handoff import HandedOver, HandingOver
+from holdfast.delivery.outcomes import EventReporter
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
-from holdfast.delivery.settling import Telling
-from holdfast.delivery.ways import Ways, WaySettings
 from holdfast.events import News
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
 from holdfast.operate.actions import Actions
-from holdfast.operate.control import ControlSocket
-from holdfast.operate.insight import Insight
+from holdfast.operate.control import ControlAccess, ControlSocket
+from holdfast.operate.forwarding import ForwardingActions
 from holdfast.operate.metrics import Metrics
-from holdfast.operate.owners import OwnersActions
-from holdfast.operate.peers import Admission
-from holdfast.operate.probes import Probes, refuse_body
-from holdfast.operate.routing import Router
-from holdfast.operate.status import StatusListener
+from holdfast.operate.queries import Queries
+from holdfast.operate.requests import Router
+from holdfast.operate.status import HealthRoutes, StatusListener, refuse_body
 from holdfast.process.credentials import Credentials, read_credentials
 from holdfast.process.descriptors import room_for
 from holdfast.process.ingest_listener import LAST_ANSWERS, Intake, NoIntake
@@ -124,12 +122,12 @@ class Gateway:
         self._store.on_group = self._count_group
         self._store.on_failed = tell_failure
         self._guard = Guard(config.egress)
-        self._ways = Ways(
-            _way_settings(config, credentials), judge_peer=self._guard.judge_peer, look_up=self._guard.look_up
+        self._dialer = Dialer(
+            _proxy_settings(config, credentials), judge_peer=self._guard.judge_peer, look_up=self._guard.look_up
         )
         self._transport = Transport(
             self._guard.resolve,
-            dial=self._ways.dial,
+            dial=self._dialer.dial,
             ssl_context=lambda origin: self._credentials.contexts.context(origin),
             max_answer=config.delivery.max_answer,
             idle_timeout=KEPT_ALIVE,
@@ -208,8 +206,8 @@ class Gateway:
         await self._hand_over()
 
     def _listen_to(self, spool: Spool) -> None:
-        telling = Telling(self._tally, self._news)
-        spool.on_accepted = lambda message: telling.tell_accepted(message, self._clock.now())
+        reporter = EventReporter(self._tally, self._news)
+        spool.on_accepted = lambda message: reporter.log_accepted(message, self._clock.now())
         spool.on_began = partial(tell_spooling, self._news)
         spool.on_moved = partial(tell_moved, self._news)
         spool.ledger.on_broken, spool.ledger.on_failed = self._store.on_broken, tell_failure
@@ -240,14 +238,14 @@ class Gateway:
     async def _serve_operators(self, nursery: trio.Nursery, listeners: Listeners) -> None:
         dispatcher, config = self._delivery.dispatcher, self._config
         rules = (circuit_rules(config), retry_rules(config))
-        insight = Insight(self._store, dispatcher, self._lifecycle, self._clock, self._news, *rules)
-        probes = Probes(insight, self._metrics(insight))
-        status = StatusListener(insight, probes, _status_names(config))
-        actions = self._actions(insight)
-        control = ControlSocket(insight, actions, dispatcher, self._lifecycle, self._store, self._news, self._reload)
+        queries = Queries(self._store, dispatcher, self._lifecycle, self._clock, self._news, *rules)
+        probes = HealthRoutes(queries, self._metrics(queries))
+        status = StatusListener(queries, probes, _status_names(config))
+        actions = self._actions(queries)
+        control = ControlSocket(queries, actions, dispatcher, self._lifecycle, self._store, self._news, self._reload)
         control.drain_timeout = config.drain.timeout / 1000
-        self._insight, self._status, self._control = insight, status, control
-        admit = Admission(self._group, self._tell_refused)
+        self._queries, self._status, self._control = queries, status, control
+        admit = ControlAccess(self._group, self._tell_refused)
         self._servers["status"] = Server(status, LOCAL_LIMITS, gate=status.gate)
         self._servers["control"] = Server(control, LOCAL_LIMITS, admit=admit)
         if "probe" in listeners.tcp:
@@ -255,11 +253,11 @@ class Gateway:
         for name, server in self._servers.items():
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 
-    def _actions(self, insight: Insight) -> Actions:
-        parts = (insight, self._delivery.dispatcher, self._store, self._clock, self._tally, self._news)
+    def _actions(self, queries: Queries) -> Actions:
+        parts = (queries, self._delivery.dispatcher, self._store, self._clock, self._tally, self._news)
         if self._opened.shared is None:
             return Actions(*parts)
-        actions = OwnersActions(*parts)
+        actions = ForwardingActions(*parts)
         actions.share(self._opened.shared)
         return actions
 
@@ -340,23 +338,23 @@ class Gateway:
     def _apply(self, config: Config, credentials: Credentials) -> None:
         setup(config.log.format, config.log.level)
         self._guard.configure(config.egress)
-        self._ways.configure(_way_settings(config, credentials))
+        self._dialer.configure(_proxy_settings(config, credentials))
         self._transport.renew(**_connection_limits(config))
         for each in self._opened.running:
             each.configure(store_rules(config, self._opened.run))
         self._delivery.configure(config, credentials.route_keys)
-        self._insight.configure(circuit_rules(config), retry_rules(config))
+        self._queries.configure(circuit_rules(config), retry_rules(config))
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
 
     # -- what is counted -----------------------------------------------------------------------------------------------
 
-    def _metrics(self, insight: Insight) -> Metrics:
+    def _metrics(self, queries: Queries) -> Metrics:
         def connections() -> dict[str, int]:
             served = {name: server.connections for name, server in self._servers.items()}
             return {**served, "ingest": self._intake.connections}
 
-        told = (insight, self._store, self._delivery.dispatcher, self._lifecycle, self._clock)
+        told = (queries, self._store, self._delivery.dispatcher, self._lifecycle, self._clock)
         return Metrics(*told, connections, self._opened.volume)
 
     def _count_group(self, operations: int, seconds: float) -> None:
@@ -418,10 +416,10 @@ class Gateway:
         self._news.tell(logging.WARNING, "control_refused", user=user)
 
 
-def _way_settings(config: Config, credentials: Credentials) -> WaySettings:
+def _proxy_settings(config: Config, credentials: Credentials) -> ProxySettings:
     proxy = config.delivery.proxy
     named = None if proxy is None else (proxy.host, proxy.port)
-    return WaySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
+    return ProxySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
 
 
 class ConnectionLimits(TypedDict):

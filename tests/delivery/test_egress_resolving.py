@@ -16,7 +16,7 @@ from holdfast.config import build
 from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.egress import ROUTE_ZONE, Guard
-from holdfast.delivery.look_up_threads import SHARE, THREADS
+from holdfast.delivery.lookup_threads import SHARE, THREADS
 from holdfast.delivery.resolver import NOT_ASKED_AGAIN_FOR, TIMEOUT
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError

@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from holdfast.core.errors import NameNotResolved
-from holdfast.delivery import look_up_threads, resolver
-from holdfast.delivery.look_up_threads import FOR_A_THREAD, LATELY_THREADS, SHARE, THREADS
+from holdfast.delivery import lookup_threads, resolver
+from holdfast.delivery.lookup_threads import FOR_A_THREAD, LATELY_THREADS, SHARE, THREADS
 from holdfast.delivery.resolver import HANGS_AFTER, LAST_GOOD_FOR, NOT_ASKED_AGAIN_FOR, TIMEOUT, Resolver
 from holdfast.http.connection import Address
 from tests.delivery.names import PUBLIC, Names
@@ -307,7 +307,7 @@ async def test_a_thread_is_used_again_and_ends_when_there_is_nothing_to_do(
     for _ in range(20):
         await look_up(it)
     assert threads() == 1
-    monkeypatch.setattr(look_up_threads, "IDLE_FOR", 0.001)
+    monkeypatch.setattr(lookup_threads, "IDLE_FOR", 0.001)
     for _ in range(200):
         await look_up_all(it, hosts(3))
     await trio.to_thread.run_sync(until, lambda: not threads())

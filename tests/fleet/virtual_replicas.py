@@ -75,7 +75,7 @@ class Replica(World):
     @property
     def held(self) -> int:
         """How many messages it has in memory."""
-        return sum(len(lane.known) for lane in self.roster.live.values())
+        return sum(len(lane.known) for lane in self.lanes.live.values())
 
     @property
     def shards(self) -> set[int]:

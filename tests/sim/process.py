@@ -18,7 +18,7 @@ from holdfast.http.transport import Origin
 from holdfast.ingest import Ingest
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
-from holdfast.operate.insight import Insight
+from holdfast.operate.queries import Queries
 from holdfast.process.lifecycle import Lifecycle
 from holdfast.process.reload import merge
 from holdfast.store.embedded.ledger import last_time
@@ -68,9 +68,9 @@ class WatchedWorld(World):
         self._listen_to_operators()
         lifecycle = Lifecycle(ledger, self.tally, self.started_at)
         rules = circuit_rules(self.config), retry_rules(self.config)
-        self.insight = Insight(ledger, self.dispatcher, lifecycle, self.clock, self.news, *rules)
-        actions = Actions(self.insight, self.dispatcher, ledger, self.clock, self.tally, self.news)
-        self.control = ControlSocket(self.insight, actions, self.dispatcher, lifecycle, ledger, self.news, self._reload)
+        self.queries = Queries(ledger, self.dispatcher, lifecycle, self.clock, self.news, *rules)
+        actions = Actions(self.queries, self.dispatcher, ledger, self.clock, self.tally, self.news)
+        self.control = ControlSocket(self.queries, actions, self.dispatcher, lifecycle, ledger, self.news, self._reload)
         self.ingest = self._ingest()
 
     def _ingest(self) -> Ingest:
@@ -79,13 +79,13 @@ class WatchedWorld(World):
         )
 
     def _listen_to_operators(self) -> None:
-        witness, settling = self.witness, self.delivery._settling
-        tell_change, slow_start, forget = settling.tell_change, self.dispatcher.slow_start, self.dispatcher.forget
+        witness, outcomes = self.witness, self.delivery._outcomes
+        log_change, slow_start, forget = outcomes.log_change, self.dispatcher.slow_start, self.dispatcher.forget
 
         def changed(lane: Any, change: Any) -> None:
             if witness.alive:
                 witness.operator_changed(lane, str(change.event))
-            tell_change(lane, change)
+            log_change(lane, change)
 
         def slowed(key: str, host: str) -> None:
             if witness.alive:
@@ -94,11 +94,11 @@ class WatchedWorld(World):
 
         def forgotten(key: str) -> None:
             forget(key)
-            if witness.alive and self.roster.find(key) is None:
+            if witness.alive and self.lanes.find(key) is None:
                 witness.forgot(key)
 
         self.dispatcher.forget = forgotten  # type: ignore[method-assign]
-        settling.tell_change = changed  # type: ignore[method-assign]
+        outcomes.log_change = changed  # type: ignore[method-assign]
         self.dispatcher.slow_start = slowed  # type: ignore[method-assign]
 
     async def _latency(self) -> None:
@@ -164,7 +164,7 @@ class WatchedWorld(World):
             host.resize(self.config.delivery.per_host)
         self.ledger.configure(self.store_rules())
         self.delivery.configure(self.config)
-        self.insight.configure(circuit_rules(self.config), retry_rules(self.config))
+        self.queries.configure(circuit_rules(self.config), retry_rules(self.config))
         self.ingest = self._ingest()
         return {}
 

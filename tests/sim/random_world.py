@@ -201,8 +201,8 @@ class RandomWorld(WatchedWorld):
                 self.witness.check(False, text)
         await trio.sleep(10)
         self.witness.check(not self.dispatcher.attempts_in_flight, "attempts in flight when all was done")
-        self.witness.check(not self.roster.live, f"lanes in memory when all was done: {sorted(self.roster.live)}")
-        self.witness.check(not self.roster.memory.used, "bodies in memory when all was done")
+        self.witness.check(not self.lanes.live, f"lanes in memory when all was done: {sorted(self.lanes.live)}")
+        self.witness.check(not self.lanes.memory.used, "bodies in memory when all was done")
 
     def _check_end(self) -> None:
         for message in self.witness.messages.values():

@@ -487,7 +487,7 @@ async def test_a_probe_that_waits_for_a_place_and_is_dropped_is_not_sent(autojum
         assert [it.open[host] for host in busy] == [1] * 4, "all places for retries and probes are taken"
         await it.dispatcher.probe(HOST, HOST)
         await settle()
-        lane = it.roster.find(HOST)
+        lane = it.lanes.find(HOST)
         assert lane is not None and lane.probe is not None and lane.probe.message.id == raw_id(dropped)
         await it.ledger.perform(DropMessages(MessageFilter(id=raw_id(dropped)), 1))
         it.dispatcher.withdraw({raw_id(dropped)}, {HOST: HOST})

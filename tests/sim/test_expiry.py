@@ -141,7 +141,7 @@ async def test_a_lane_that_is_in_memory_at_that_moment_expires_when_it_left(auto
     async with it.gateway():
         await it.accept_many(3)
         await it.sleep_to(SPAN - 1)
-        lane = it.roster.enlist(HOST, HOST)
+        lane = it.lanes.enlist(HOST, HOST)
         await it.sleep_to(SPAN + 1)
         it.dispatcher.attend(lane)
         await it.sleep_to(SPAN + 60)

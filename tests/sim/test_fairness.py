@@ -197,7 +197,7 @@ async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_s
     async with it.gateway():
         ids = await it.accept_many(1_000, delay=10)
         await it.sleep_to(20)
-        lane = it.roster.find(HOST)
+        lane = it.lanes.find(HOST)
         assert lane is not None and len(lane.known) < 200
         await it.sleep_to(1_100)
         assert await it.states(ids) == {State.DELIVERED: 1_000}

@@ -44,7 +44,7 @@ async def memory_watched(it: World) -> AsyncIterator[None]:
 
     async def watch() -> None:
         while True:
-            assert it.roster.memory.used <= DELIVERING + 8 * ONE_BODY
+            assert it.lanes.memory.used <= DELIVERING + 8 * ONE_BODY
             await trio.sleep(0.5)
 
     async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ async def test_hosts_that_asked_to_be_left_alone_do_not_stop_another_hosts_retry
         retried = await it.accept(HEALTHY)
         await it.sleep_to(20)
         assert it.times(retried) == [9.5, 11.5]
-        assert len(it.roster.live) <= 1, "a host that is held costs no memory"
+        assert len(it.lanes.live) <= 1, "a host that is held costs no memory"
         await it.sleep_to(310)
         assert (await it.ledger.statistics()).waiting == 0
     assert min(at for host in hosts(number) for at in it.times(host=host)[1:]) >= 300
@@ -161,7 +161,7 @@ async def test_a_fresh_message_to_a_held_host_starts_when_the_hold_ends(autojump
         await it.sleep_to(10)
         ids = await it.accept_many(300)
         await it.sleep_to(100)
-        assert it.roster.memory.used == 0
+        assert it.lanes.memory.used == 0
         await it.sleep_to(210)
         assert await it.states(ids) == {State.DELIVERED: 300}
         assert [id for id in it.ids() if id in ids] == ids
@@ -214,7 +214,7 @@ async def test_hanging_hosts_with_a_large_message_each_stay_within_the_memory_bu
         it.scripts.clear()
         await it.sleep_to(600)
         assert (await it.ledger.statistics()).waiting == 0
-        assert it.roster.memory.used == 0
+        assert it.lanes.memory.used == 0
 
 
 async def test_a_backlog_of_large_bodies_on_many_hosts_is_read_within_the_memory_budget(
@@ -235,7 +235,7 @@ async def test_of_a_host_with_a_rate_no_more_is_in_memory_than_it_is_sent_soon(a
     async with it.gateway():
         await it.accept_for(hosts(500) * 20)
         await it.sleep_to(5)
-        assert sum(len(lane.known) for lane in it.roster.live.values()) <= 500 * (2 * 5 + 1)
+        assert sum(len(lane.known) for lane in it.lanes.live.values()) <= 500 * (2 * 5 + 1)
         await it.sleep_to(25)
         assert (await it.ledger.statistics()).waiting == 0
 

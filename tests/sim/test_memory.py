@@ -17,8 +17,8 @@ KEEPS_ALL = {"retention": {"delivered": "60d", "dead": "60d"}, "ingest": {"idemp
 
 def held_in_memory(it: World) -> tuple[int, int, int]:
     """Live lanes, bytes of bodies, and messages of the host's lane."""
-    lane = it.roster.find(HOST)
-    return len(it.roster.live), it.roster.memory.used, 0 if lane is None else len(lane.known)
+    lane = it.lanes.find(HOST)
+    return len(it.lanes.live), it.lanes.memory.used, 0 if lane is None else len(lane.known)
 
 
 async def test_thousands_of_messages_for_a_disabled_host_hold_nothing_in_memory(autojump_clock: object) -> None:

@@ -18,7 +18,7 @@ from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, State, id_text, parse_id
 from holdfast.core.tally import Tally
-from holdfast.delivery.roster import Roster
+from holdfast.delivery.lanes import LaneCache
 from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
 from holdfast.events import News
 from holdfast.http.address_limit import AddressLimit
@@ -285,8 +285,8 @@ class World:
         return max(request.beside for request in self.requests if (request.at, request.host) == (at, host))
 
     @property
-    def roster(self) -> Roster:
-        return self.delivery._roster
+    def lanes(self) -> LaneCache:
+        return self.delivery._lanes
 
     def looks(self, seconds: float) -> int:
         """How often a gateway with nothing to do looks whether there is something, in so much time."""

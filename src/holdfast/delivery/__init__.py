@@ -1,17 +1,16 @@
 """Out to the receivers.
 
 dispatcher.py  carries out what the board decides: starts attempts, reads lanes, sleeps until something is due
-hands.py       the tasks that make attempts, one after another
-roster.py      the lanes and hosts in memory: from the store when needed, back to it when quiet
-settling.py    what an outcome changes: circuit, limits, schedule, and the one operation that records it all
+workers.py     the tasks that make attempts, one after another
+lanes.py       the lanes and hosts in memory: from the store when needed, back to it when quiet
+outcomes.py    what an outcome changes: circuit, limits, schedule, and the one operation that records it all
 courier.py     one attempt from start to outcome
 egress.py      which addresses may be dialled
 resolver.py    names to addresses, one look-up per host at a time
-look_up_threads.py  which look-up may have a thread
-ways.py        how an address is reached: directly, or through the forward proxy
+lookup_threads.py  the threads that resolve names, and which name may have one
+dialer.py      how an address is reached: directly, or through the forward proxy
 signing.py     Standard Webhooks: secrets and signatures
 tls.py         whom receivers must be certified by, and what is shown to them
 handoff.py     what still waits at the end is handed to another holdfast
 upkeep.py      expiry, retention, forgetting
-fleet/         the same where replicas share a store
 """

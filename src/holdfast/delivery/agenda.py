@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from holdfast.core.budget import HostClass
 from holdfast.core.lane import Lane
-from holdfast.delivery.roster import Roster
+from holdfast.delivery.lanes import LaneCache
 from holdfast.store.port import Agenda, Store
 
 LANES_A_READ = 128
@@ -21,9 +21,9 @@ NEVER = 1 << 62
 
 
 class AgendaKeeper:
-    def __init__(self, store: Store, roster: Roster) -> None:
+    def __init__(self, store: Store, lanes: LaneCache) -> None:
         self._store = store
-        self._roster = roster
+        self._lanes = lanes
         self._timers: list[tuple[int, int, Lane]] = []
         self._set = 0
         self._snoozed: dict[str, int] = {}
@@ -82,7 +82,7 @@ class AgendaKeeper:
 
     def left(self) -> bool:
         """Something left memory: lanes that were passed over may come. True if there are some, and much room."""
-        if not self._passed_over or not any(map(self._roster.memory.is_half_free, self._lacking)):
+        if not self._passed_over or not any(map(self._lanes.memory.is_half_free, self._lacking)):
             return False
         return self._look_again_at(0)
 
@@ -97,7 +97,7 @@ class AgendaKeeper:
             moment, _, lane = heappop(self._timers)
             if lane.timer == moment:
                 lane.timer = None
-                lanes.append(self._roster.enlist(lane.key, lane.host.name))
+                lanes.append(self._lanes.enlist(lane.key, lane.host.name))
         return lanes
 
     async def due(self, now: int) -> list[Lane]:
@@ -108,7 +108,7 @@ class AgendaKeeper:
         if self._again_at <= now:
             self._read_to, self._again_at, self._passed_over = 0, NEVER, 0
         skip = self._skip(now)
-        memory = self._roster.memory
+        memory = self._lanes.memory
         self._lacking = {each for each in HostClass if not memory.admits(each, idle=True)}
         classes = frozenset(HostClass) - self._lacking
         self._read_at = NEVER
@@ -116,7 +116,7 @@ class AgendaKeeper:
         agenda = await self._store.agenda(now, LANES_A_READ, skip, classes, self._read_to)
         self._reading = False
         self._note_read(agenda, skip, now)
-        lanes = [self._roster.enlist(key, None) for key in agenda.lanes]
+        lanes = [self._lanes.enlist(key, None) for key in agenda.lanes]
         for lane in lanes:
             lane.stale = lane.woken = True
             self._snoozed[lane.key] = now + SNOOZE
@@ -135,7 +135,7 @@ class AgendaKeeper:
             self._look_again_at(min(self._snoozed.values()))
 
     def _skip(self, now: int) -> "Skip":
-        return Skip(self._roster.live, self._snoozed)
+        return Skip(self._lanes.live, self._snoozed)
 
     def _look_again_at(self, moment: int) -> bool:
         """Read the agenda from its start then."""

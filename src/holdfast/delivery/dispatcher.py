@@ -22,10 +22,10 @@ from holdfast.core.message import Entry, ErrorKind, Message, MessageId, Place, S
 from holdfast.core.outcome import Outcome, of_error
 from holdfast.delivery.agenda import NEVER, AgendaKeeper
 from holdfast.delivery.courier import Courier
-from holdfast.delivery.hands import HANDS_KEPT, Hand
 from holdfast.delivery.lane_reader import LaneReader
-from holdfast.delivery.roster import Roster
-from holdfast.delivery.settling import Settlement, Settling
+from holdfast.delivery.lanes import LaneCache
+from holdfast.delivery.outcomes import OutcomeEffects, OutcomeHandler
+from holdfast.delivery.workers import WORKERS_KEPT, Worker
 from holdfast.http.errors import AddressBusy
 from holdfast.store.port import SaveLane, Shelve, Store
 
@@ -39,19 +39,19 @@ class Dispatcher:
     """
 
     def __init__(
-        self, store: Store, board: Board, roster: Roster, courier: Courier, settling: Settling, clock: Clock
+        self, store: Store, board: Board, lanes: LaneCache, courier: Courier, outcomes: OutcomeHandler, clock: Clock
     ) -> None:
         self._store = store
         self._board = board
-        self._roster = roster
+        self._lanes = lanes
         self._courier = courier
-        self._settling = settling
+        self._outcomes = outcomes
         self._clock = clock
-        self._reader = LaneReader(store, roster, clock, settling.tally, settling.news)
-        self._agenda = AgendaKeeper(store, roster)
+        self._reader = LaneReader(store, lanes, clock, outcomes.tally, outcomes.news)
+        self._agenda = AgendaKeeper(store, lanes)
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
-        self._free: list[Hand] = []
+        self._free: list[Worker] = []
         self._unwritten: dict[MessageId, Start] = {}
         self._rests_until: float = 0
         self._quiet = trio.Event()
@@ -69,19 +69,19 @@ class Dispatcher:
 
     def accepted(self, message: Message, active: bool) -> None:
         """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
-        self._settling.tell_accepted(message, self._clock.now())
+        self._outcomes.log_accepted(message, self._clock.now())
         if active:
             due = message.born if message.is_delayed else 0
             self.arrived(Entry(message, Place(Standing.ACTIVE, message.born, due)))
         else:
-            lane = self._roster.enlist(message.lane, message.host)
+            lane = self._lanes.enlist(message.lane, message.host)
             self._reader.note_queued(lane, message)
             self._changed[lane] = None
 
     def arrived(self, entry: Entry) -> None:
         """A message is on disk and in no queue yet: it starts soon, or goes to its lane's queue."""
         message, place = entry
-        lane = self._roster.enlist(message.lane, message.host)
+        lane = self._lanes.enlist(message.lane, message.host)
         if message.id in lane.known:
             return
         if place.born > message.born:
@@ -90,7 +90,7 @@ class Dispatcher:
             self._shelve(lane, [message])
         else:
             lane.fresh.append(entry)
-            self._roster.hold(lane, message)
+            self._lanes.hold(lane, message)
         self._changed[lane] = None
 
     def committed(self, earliest_wake: int) -> None:
@@ -120,7 +120,7 @@ class Dispatcher:
         self._board.touch(lane, now)
 
     def _look_after(self, lane: Lane, now: int) -> None:
-        if lane.loading or self._roster.find(lane.key) is not lane:
+        if lane.loading or self._lanes.find(lane.key) is not lane:
             return
         if self.is_leaving(lane.host.name):
             if lane.is_idle:
@@ -134,7 +134,7 @@ class Dispatcher:
             self._called.set()
         elif wants_read and lane.is_idle:
             self._agenda.pass_over(lane, now)
-            self._roster.retire(lane)
+            self._lanes.retire(lane)
             self._called.set()
         elif lane.is_idle:
             self._let_go(lane)
@@ -143,7 +143,7 @@ class Dispatcher:
 
     def revive(self, key: str, host: str | None = None) -> Lane:
         """Something of a lane changed on disk: read it again, as if the agenda had named it."""
-        lane = self._roster.enlist(key, host)
+        lane = self._lanes.enlist(key, host)
         lane.stale = lane.woken = True
         self._agenda.awake(key)
         self.attend(lane)
@@ -151,12 +151,12 @@ class Dispatcher:
 
     def forget(self, key: str) -> None:
         self._agenda.awake(key)
-        self._roster.forget(key)
+        self._lanes.forget(key)
 
     async def unfreeze(self, key: str, host: str) -> Change | None:
         """An operator enables a circuit; returns what changed, once that is on disk."""
         lane = await self._hydrated(key, host)
-        change = lane.circuit.unfreeze(self._settling.circuit_rules, self._clock.now())
+        change = lane.circuit.unfreeze(self._outcomes.circuit_rules, self._clock.now())
         if change is not None:
             lane.host.slow_start()
             lane.host.hold_until = 0
@@ -166,7 +166,7 @@ class Dispatcher:
     async def freeze(self, key: str, host: str) -> Change | None:
         """An operator stops everything to a circuit, also to one that was never seen."""
         lane = await self._hydrated(key, host)
-        change = lane.circuit.freeze(self._settling.circuit_rules, self._clock.now())
+        change = lane.circuit.freeze(self._outcomes.circuit_rules, self._clock.now())
         if change is not None:
             self._retreat(lane)
         await self._save_change(lane, change)
@@ -189,7 +189,7 @@ class Dispatcher:
     def withdraw(self, ids: Container[MessageId], lanes: Mapping[str, str]) -> None:
         """Messages were dropped from the store: what is in memory of them is not sent any more."""
         for key in lanes:
-            lane = self._roster.find(key)
+            lane = self._lanes.find(key)
             if lane is not None:
                 self._withdraw_from(lane, ids)
             self.revive(key, lanes[key])
@@ -198,24 +198,24 @@ class Dispatcher:
         for queue in (lane.fresh, lane.due):
             for entry in [entry for entry in queue if entry.message.id in ids]:
                 queue.remove(entry)
-                self._roster.release(lane, entry.message)
+                self._lanes.release(lane, entry.message)
         if lane.probe is not None and lane.probe.message.id in ids:
             self._drop_probe(lane)
 
     def is_queued(self, id: MessageId, key: str) -> bool:
         """Whether a message is in memory and next in its lane: it can't be made due any sooner."""
-        lane = self._roster.find(key)
+        lane = self._lanes.find(key)
         return lane is not None and id in lane.known
 
     async def _hydrated(self, key: str, host: str) -> Lane:
-        lane = self._roster.enlist(key, host)
+        lane = self._lanes.enlist(key, host)
         if not lane.hydrated:
             await self._reader.hydrate(lane)
         return lane
 
     async def _save_change(self, lane: Lane, change: Change | None) -> None:
         if change is not None:
-            self._settling.tell_change(lane, change)
+            self._outcomes.log_change(lane, change)
             await self._store.perform(SaveLane(lane))
         self.revive(lane.key, lane.host.name)
 
@@ -226,12 +226,12 @@ class Dispatcher:
     def look_again(self) -> None:
         """Limits have changed: what they held back may start."""
         now = self._clock.now()
-        for lane in list(self._roster.live.values()):
+        for lane in list(self._lanes.live.values()):
             self._board.touch(lane, now)
         self._pump(now)
 
     def lane_of(self, key: str) -> Lane | None:
-        lane = self._roster.find(key)
+        lane = self._lanes.find(key)
         return lane if lane is not None and lane.hydrated else None
 
     def active_in(self, lane: Lane) -> int:
@@ -254,10 +254,10 @@ class Dispatcher:
 
     def gain(self, has_come: Callable[[str], bool]) -> None:
         """Hosts came, or stay after all: what was read of them before, and of the agenda, is old."""
-        for lane in [lane for lane in self._roster.all_lanes() if has_come(lane.host.name)]:
+        for lane in [lane for lane in self._lanes.all_lanes() if has_come(lane.host.name)]:
             self._reader.forget(lane)
             if lane.is_idle:
-                self._roster.drop(lane)
+                self._lanes.drop(lane)
             else:
                 lane.more_fresh = True
                 self.revive(lane.key)
@@ -267,35 +267,35 @@ class Dispatcher:
     def let_go(self) -> set[str]:
         """Begin nothing more for hosts that leave. Returns those of which something is in memory or unwritten."""
         busy = set()
-        for lane in self._roster.all_lanes():
+        for lane in self._lanes.all_lanes():
             if self.is_leaving(lane.host.name):
                 self._drop_probe(lane)
                 self._empty(lane, [lane.fresh, lane.due])
                 if not lane.is_idle:
                     busy.add(lane.host.name)
-        for lane in self._roster.all_lanes():
+        for lane in self._lanes.all_lanes():
             if self.is_leaving(lane.host.name) and lane.host.name not in busy:
-                self._roster.let_go(lane)
+                self._lanes.let_go(lane)
         return busy
 
     def lose_all(self) -> None:
         """Others deliver to all hosts now. What is under way ends, and nothing is recorded of it."""
-        for lane in self._roster.all_lanes():
+        for lane in self._lanes.all_lanes():
             self._drop_probe(lane)
             self._empty(lane, [lane.fresh, lane.due])
         for start in self._unwritten.values():
-            self._settling.tell_lost(start)
+            self._outcomes.log_lost(start)
         self._unwritten.clear()
         self.in_flight.clear()
         self._changed.clear()
-        for lane in self._roster.all_lanes():
+        for lane in self._lanes.all_lanes():
             self._reader.forget(lane)
-        self._agenda = AgendaKeeper(self._store, self._roster)
-        self._roster.lose_all()
+        self._agenda = AgendaKeeper(self._store, self._lanes)
+        self._lanes.lose_all()
 
     def _drop_probe(self, lane: Lane) -> None:
         if lane.probe is not None:
-            self._roster.release(lane, lane.probe.message)
+            self._lanes.release(lane, lane.probe.message)
             lane.probe = None
 
     @property
@@ -371,19 +371,19 @@ class Dispatcher:
 
     async def _work(self, start: Start) -> None:
         """One attempt after another: a task for each would cost more than waiting for the next one."""
-        hand = Hand(start)
-        while hand.start is not None:
-            start, hand.start = hand.start, None
+        worker = Worker(start)
+        while worker.start is not None:
+            start, worker.start = worker.start, None
             ended = await self._attempt(start)
-            is_kept = len(self._free) < HANDS_KEPT
+            is_kept = len(self._free) < WORKERS_KEPT
             if is_kept:
-                self._free.append(hand)
+                self._free.append(worker)
             if ended is None or isinstance(ended, AddressBusy):
                 self._put_back(start, ended)
             else:
                 self._settle(start, *ended)
-            if is_kept and hand.start is None:
-                await hand.wait(self._free)
+            if is_kept and worker.start is None:
+                await worker.wait(self._free)
 
     async def _attempt(self, start: Start) -> tuple[Outcome, int] | AddressBusy | None:
         """What came of it and when it began. AddressBusy, or None at the end of the lease: it could not be made now."""
@@ -401,7 +401,7 @@ class Dispatcher:
         except Exception as error:
             # A bug of ours met by one message must not stop all the others: it is that message's failed attempt.
             id = id_text(start.entry.message.id)
-            self._settling.news.tell(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
+            self._outcomes.news.tell(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
             outcome = of_error(ErrorKind.PROTOCOL, f"holdfast failed: {error!r}", here=True)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -412,17 +412,17 @@ class Dispatcher:
     def _settle(self, start: Start, outcome: Outcome, began: int) -> None:
         lane, now = start.lane, self._clock.now()
         if self.in_flight.get(start.entry.message.id) is not start:
-            self._settling.tell_lost(start)
-            self._roster.release(lane, start.entry.message)
+            self._outcomes.log_lost(start)
+            self._lanes.release(lane, start.entry.message)
             self._board.ended(start, now)
             self._board.address_ended(outcome.address, now)
             return
-        settlement = self._settling.settle(start, outcome, began, now)
-        settlement.operation.done = lambda result: self._settled(start, settlement, result)
+        effects = self._outcomes.settle(start, outcome, began, now)
+        effects.operation.done = lambda result: self._settled(start, effects, result)
         del self.in_flight[start.entry.message.id]
         self._unwritten[start.entry.message.id] = start
-        self._store.submit(settlement.operation)
-        if settlement.change is not None:
+        self._store.submit(effects.operation)
+        if effects.change is not None:
             lane.stale = True
             if not lane.enabled:
                 self._retreat(lane)
@@ -438,7 +438,7 @@ class Dispatcher:
         """No attempt was made: the lease was over, or its address has as many unanswered ones as it may."""
         lane, now = start.lane, self._clock.now()
         if self.in_flight.get(start.entry.message.id) is not start:
-            self._roster.release(lane, start.entry.message)
+            self._lanes.release(lane, start.entry.message)
             self._board.ended(start, now)
             return
         del self.in_flight[start.entry.message.id]
@@ -449,15 +449,15 @@ class Dispatcher:
             self._retreat(lane)
         self.attend(lane)
 
-    def _settled(self, start: Start, settlement: Settlement, result: Any) -> None:
+    def _settled(self, start: Start, effects: OutcomeEffects, result: Any) -> None:
         """An outcome is on disk: where the message stands now is for the next read to say."""
         lane, message = start.lane, start.entry.message
         self._unwritten.pop(message.id, None)
-        self._roster.release(lane, message)
+        self._lanes.release(lane, message)
         if self._reader.is_reading(lane):
             lane.lately.add(message.id)
-        if settlement.due is not None:
-            self._reader.note_due(lane, settlement.due)
+        if effects.due is not None:
+            self._reader.note_due(lane, effects.due)
         if not lane.enabled:
             lane.stale = True  # what may be a probe, and when, only a read can say
         self._changed[lane] = None
@@ -466,7 +466,7 @@ class Dispatcher:
         """After a read. Where older messages turned out to wait on disk, younger ones in memory go behind them."""
         younger = [entry.message for entry in self._reader.overtaking.pop(lane, ())]
         for message in younger:
-            self._roster.release(lane, message)
+            self._lanes.release(lane, message)
         if self.is_leaving(lane.host.name):
             self._empty(lane, [lane.fresh, lane.due])
             return
@@ -489,7 +489,7 @@ class Dispatcher:
             queue.clear()
         lane.read_to = b""
         for entry in entries:
-            self._roster.release(lane, entry.message)
+            self._lanes.release(lane, entry.message)
         self._board.touch(lane, self._clock.now())
         return entries
 
@@ -515,7 +515,7 @@ class Dispatcher:
             return False
         if len(lane.fresh) >= 2 * lane.read_ahead or lane.is_held(self._clock.now()):
             return False
-        return self._roster.has_room(lane)
+        return self._lanes.has_room(lane)
 
     def _let_go(self, lane: Lane) -> None:
         now, held_until = self._clock.now(), lane.host.held_until
@@ -526,7 +526,7 @@ class Dispatcher:
                 self._called.set()
         if lane.next_due is not None and self._agenda.expect(max(lane.next_due, held_until)):
             self._called.set()
-        self._roster.retire(lane)
+        self._lanes.retire(lane)
         if self._agenda.left():
             self._called.set()
 

@@ -11,7 +11,7 @@ from holdfast.clock import Clock
 from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, id_text, masked_lane
 from holdfast.core.tally import Tally
-from holdfast.delivery.roster import Roster
+from holdfast.delivery.lanes import LaneCache
 from holdfast.events import News
 from holdfast.store.port import BATCH_BYTES, Ask, Store, View
 
@@ -19,9 +19,9 @@ LANES_A_READ = 64
 
 
 class LaneReader:
-    def __init__(self, store: Store, roster: Roster, clock: Clock, tally: Tally, news: News) -> None:
+    def __init__(self, store: Store, lanes: LaneCache, clock: Clock, tally: Tally, news: News) -> None:
         self._store = store
-        self._roster = roster
+        self._lanes = lanes
         self._clock = clock
         self._tally = tally
         self._news = news
@@ -89,21 +89,21 @@ class LaneReader:
         """Make sure that a lane's circuit is known."""
         view = (await self._store.survey([Ask(lane.key, 0, 0, 0, None, frozenset())]))[0]
         if not lane.hydrated:
-            self._roster.hydrate(lane, view.record, self._clock.now())
+            self._lanes.hydrate(lane, view.record, self._clock.now())
 
     def may_read(self, lane: Lane) -> bool:
         """What is known of a lane, and a probe for it, is always read; its messages only while there is room."""
-        return not (lane.hydrated and lane.enabled) or self._roster.has_room(lane)
+        return not (lane.hydrated and lane.enabled) or self._lanes.has_room(lane)
 
     @property
     def _bytes_left(self) -> int:
-        memory = self._roster.memory
+        memory = self._lanes.memory
         return max(0, memory.size - memory.used) // 2
 
     def _ask(self, lane: Lane) -> Ask:
         fresh, due = lane.fresh_wanted, lane.due_wanted
         may_send = lane.enabled or not lane.hydrated
-        if not may_send or lane.is_held(self._clock.now()) or not self._roster.has_room(lane):
+        if not may_send or lane.is_held(self._clock.now()) or not self._lanes.has_room(lane):
             fresh = due = 0
         if lane.shelving:
             fresh = 0
@@ -114,7 +114,7 @@ class LaneReader:
 
     def _take(self, lane: Lane, view: View) -> None:
         if not lane.hydrated:
-            self._roster.hydrate(lane, view.record, self._clock.now())
+            self._lanes.hydrate(lane, view.record, self._clock.now())
             if view.heads.waiting is not None:
                 self.overtaking[lane] = lane.take_younger(view.heads.waiting)
         passed = lane.lately | lane.known.keys()
@@ -154,12 +154,12 @@ class LaneReader:
             lane.probe_from = None
         elif probe.message.id not in passed:
             lane.probe = probe
-            self._roster.hold(lane, probe.message)
+            self._lanes.hold(lane, probe.message)
 
     def _queue(self, lane: Lane, entries: list[Entry]) -> None:
         """Delayed first attempts stand among the retries on disk, and among the fresh ones here."""
         for entry in entries:
-            self._roster.hold(lane, entry.message)
+            self._lanes.hold(lane, entry.message)
             (lane.due if entry.place.retry else lane.fresh).append(entry)
 
     def _note(self, lane: Lane, moment: int, *, queued: bool) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import trio
 
 from holdfast.core.errors import NameNotResolved
-from holdfast.delivery.look_up_threads import Found, LookUpThreads
+from holdfast.delivery.lookup_threads import Found, LookupThreads
 from holdfast.http.connection import Address
 
 TIMEOUT = 10.0
@@ -85,7 +85,7 @@ class Resolver:
         self._under_way: dict[str, _LookUp] = {}
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._failures: OrderedDict[str, _Remembered] = OrderedDict()
-        self._threads = LookUpThreads()
+        self._threads = LookupThreads()
 
     async def look_up(self, host: str, port: int) -> list[Address]:
         """All addresses of a host, as the resolver orders them. Raises NameNotResolved."""

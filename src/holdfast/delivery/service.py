@@ -18,8 +18,8 @@ from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
-from holdfast.delivery.roster import Roster
-from holdfast.delivery.settling import Settling
+from holdfast.delivery.lanes import LaneCache
+from holdfast.delivery.outcomes import OutcomeHandler
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Retention, Upkeep
@@ -78,17 +78,17 @@ class Delivery:
         shared: SharedStore | None = None,
     ) -> None:
         circuit, retry = circuit_rules(config), retry_rules(config)
-        self._roster = Roster(store, run=run, **_host_limits(config))
+        self._lanes = LaneCache(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
         self._board = Board(circuit, **_budgets(config))
-        self._settling = Settling(circuit, retry, chance, tally, news)
-        self.dispatcher = Dispatcher(store, self._board, self._roster, self._courier, self._settling, clock)
+        self._outcomes = OutcomeHandler(circuit, retry, chance, tally, news)
+        self.dispatcher = Dispatcher(store, self._board, self._lanes, self._courier, self._outcomes, clock)
         self._upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
         if shared is not None:
             self._listen_to(shared, clock)
 
     def _listen_to(self, store: SharedStore, clock: Clock) -> None:
-        store.on_accepted_elsewhere = lambda message: self._settling.tell_accepted(message, clock.now())
+        store.on_accepted_elsewhere = lambda message: self._outcomes.log_accepted(message, clock.now())
         store.on_arrived = self.dispatcher.arrived
         store.on_lease = self._renewed
         store.on_gained = self._gained
@@ -99,7 +99,7 @@ class Delivery:
         store.on_back = self._upkeep.begin_grace
 
     def _renewed(self, begins_until: int, run: int) -> None:
-        self._roster.run = run
+        self._lanes.run = run
         self.dispatcher.allow(begins_until)
 
     def _gained(self, has_come: Callable[[str], bool]) -> None:
@@ -109,10 +109,10 @@ class Delivery:
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""
         circuit, retry = circuit_rules(config), retry_rules(config)
-        self._roster.configure(**_host_limits(config))
+        self._lanes.configure(**_host_limits(config))
         self._courier.configure(**_terms(config, keys or RouteKeys()))
         self._board.configure(circuit, **_budgets(config))
-        self._settling.configure(circuit, retry)
+        self._outcomes.configure(circuit, retry)
         self._upkeep.configure(circuit, retry, _retention(config))
         self.dispatcher.look_again()
 
@@ -123,7 +123,7 @@ class Delivery:
                 nursery.start_soon(self._upkeep.run)
                 task_status.started()
         finally:
-            self._roster.close()
+            self._lanes.close()
 
 
 class HostLimits(TypedDict):

@@ -19,10 +19,9 @@ from holdfast.http.server import LOCAL_LIMITS, Server, open_tcp_listeners
 from holdfast.http.transport import Resolve
 from holdfast.ingest.handler import Ingest
 from holdfast.operate.actions import Actions
-from holdfast.operate.insight import Insight
 from holdfast.operate.metrics import Metrics
-from holdfast.operate.probes import Probes
-from holdfast.operate.status import StatusListener
+from holdfast.operate.queries import Queries
+from holdfast.operate.status import HealthRoutes, StatusListener
 from holdfast.process.lifecycle import Lifecycle, Stage
 from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.ledger import Ledger
@@ -60,8 +59,8 @@ class Gateway:
         self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.tally)
         self.dispatcher = self._delivery.dispatcher
         self._lifecycle = Lifecycle(self.ledger, self.tally, run)
-        self.insight = Insight(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, circuit, retry)
-        self.actions = Actions(self.insight, self.dispatcher, self.ledger, clock, self.tally, self.news)
+        self.queries = Queries(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, circuit, retry)
+        self.actions = Actions(self.queries, self.dispatcher, self.ledger, clock, self.tally, self.news)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -86,9 +85,9 @@ class Gateway:
 
     def _status_server(self) -> Server:
         # Nobody scrapes a demo for its connections.
-        told = (self.insight, self.ledger, self.dispatcher, self._lifecycle, self.clock)
+        told = (self.queries, self.ledger, self.dispatcher, self._lifecycle, self.clock)
         metrics = Metrics(*told, dict, self.config.store.path)
-        listener = StatusListener(self.insight, Probes(self.insight, metrics), frozenset({"localhost", LOOPBACK}))
+        listener = StatusListener(self.queries, HealthRoutes(self.queries, metrics), frozenset({"localhost", LOOPBACK}))
         return Server(listener, LOCAL_LIMITS, gate=listener.gate)
 
     def _ingest_server(self) -> Server:

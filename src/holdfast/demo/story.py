@@ -111,7 +111,7 @@ class Story:
         """The first two fail; `last` is the moment that the first one's wait counts from."""
         stage, every, probed = self._stage, self._config.circuit.probe_every, ""
         for text in ("One probe every 10 min, with the oldest that waits", "The next one with the next in line"):
-            due = moment_of(await stage.gateway.insight.circuit(self._key), "next_probe_at")
+            due = moment_of(await stage.gateway.queries.circuit(self._key), "next_probe_at")
             promise(abs(due - last - every) <= LATE, f"a probe {span(every)} after the last one", f"{due - last} ms")
             probe = await stage.hear("attempt_failed", host=self._key, kind="probe")
             last = self._was_due(probe, due)
@@ -133,7 +133,7 @@ class Story:
     async def _while_disabled(self) -> None:
         stage = self._stage
         await self._order(1)
-        waiting = (await stage.gateway.insight.circuit(self._key))["waiting"]
+        waiting = (await stage.gateway.queries.circuit(self._key))["waiting"]
         await stage.say("held", f"{waiting} wait. New ones still get their 202, and no retry is used up.")
         await stage.show(f"$ holdfast why {self._orders[-1]}")
         other = await stage.sender.send(f"http://{self._shop.name}/orders")
@@ -188,7 +188,7 @@ class Story:
 
     async def _say_frozen(self, frozen: Event) -> None:
         rules, failures = self._config.circuit, frozen["consecutive_failures"]
-        last_success = moment_of(await self._stage.gateway.insight.circuit(self._key), "last_success_at")
+        last_success = moment_of(await self._stage.gateway.queries.circuit(self._key), "last_success_at")
         late = moment_of(frozen) - last_success - rules.freeze_silence
         promise(0 < late < rules.probe_every + LATE, "the freeze with the first failure after 72 h", f"{late} ms after")
         hours = rules.freeze_silence // HOUR

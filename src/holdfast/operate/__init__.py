@@ -1,13 +1,14 @@
-"""What operators look at and act through.
+"""What operators see and do.
 
-ports.py       what operate needs of delivery and of the process, in its own words
-insight.py     questions about the gateway, answered with JSON from one place
-shapes.py      messages, circuits and times as JSON
-metrics.py     every metric as data
-exposition.py  the same as Prometheus' text
-routing.py     paths to handlers, for all listeners
-probes.py      health, readiness, metrics: the probe listener, and part of the status listener
-status.py      the status listener: reads only, shows no path of a target
-control.py     the control socket: shows everything, and acts
-peers.py       who may use the control socket
+actions.py      what operators do to messages and circuits
+control.py      the control socket: shows everything, carries out actions, and checks who connects
+exposition.py   metrics in Prometheus' text format; imported at the first scrape
+forwarding.py   actions where replicas share a store: the owner of a host carries them out
+json_shapes.py  messages, circuits and times as JSON
+metrics.py      every metric as data: name, help, labels, and where its value comes from
+page.html       the status page
+ports.py        what operate needs of delivery and of the process
+queries.py      questions about the gateway, answered as JSON
+requests.py     the router, parameters of queries and bodies, and errors as problems
+status.py       the status listener, the probe listener, and the page
 """

@@ -9,10 +9,9 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, State, id_text, masked_lane, parse_id
 from holdfast.core.tally import Tally
 from holdfast.events import News
-from holdfast.operate.filters import at_most, choice, moment, only, text
-from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Deliveries
-from holdfast.operate.routing import problem
+from holdfast.operate.queries import Queries
+from holdfast.operate.requests import at_most, choice, moment, only, problem, text
 from holdfast.store.port import (
     DeadFilter,
     DropDead,
@@ -31,9 +30,9 @@ FOREVER = 1 << 62
 
 class Actions:
     def __init__(
-        self, insight: Insight, deliveries: Deliveries, store: Store, clock: Clock, tally: Tally, news: News
+        self, queries: Queries, deliveries: Deliveries, store: Store, clock: Clock, tally: Tally, news: News
     ) -> None:
-        self._insight = insight
+        self._queries = queries
         self._deliveries = deliveries
         self._store = store
         self._clock = clock
@@ -43,26 +42,26 @@ class Actions:
     # -- circuits ----------------------------------------------------------------------------------------------------
 
     async def unfreeze(self, name: str, *, replay_dead: bool) -> dict[str, Any]:
-        record = (await self._insight.find_circuit(name)).record
+        record = (await self._queries.find_circuit(name)).record
         change = await self._deliveries.unfreeze(record.key, record.host)
         replayed = await self._replay(DeadFilter(record.key, until=self._clock.now() + 1), None) if replay_dead else 0
-        circuit = await self._insight.circuit(record.key)
+        circuit = await self._queries.circuit(record.key)
         return {"changed": change is not None, "replayed": replayed, "circuit": circuit}
 
     async def freeze(self, name: str) -> dict[str, Any]:
         """Also a host not yet seen; says when its messages begin to expire."""
-        key, host = await self._insight.find_or_name_circuit(name)
+        key, host = await self._queries.find_or_name_circuit(name)
         change = await self._deliveries.freeze(key, host)
-        circuit = await self._insight.circuit(key)
-        expires = await self._insight.first_expiry(key)
+        circuit = await self._queries.circuit(key)
+        expires = await self._queries.first_expiry(key)
         return {"changed": change is not None, "messages_expire_from": expires, "circuit": circuit}
 
     async def probe(self, name: str) -> dict[str, Any]:
-        record = (await self._insight.find_circuit(name)).record
+        record = (await self._queries.find_circuit(name)).record
         if not await self._deliveries.probe(record.key, record.host):
             detail = f"{record.key} is not {CircuitState.DISABLED}: only disabled circuits are probed."
             raise problem(409, "not-disabled", detail)
-        return {"probing": True, "circuit": await self._insight.circuit(record.key)}
+        return {"probing": True, "circuit": await self._queries.circuit(record.key)}
 
     # -- single messages ---------------------------------------------------------------------------------------------
 
@@ -79,7 +78,7 @@ class Actions:
             self._deliveries.slow_start(lane, host)
         else:
             self._deliveries.revive(lane, host)
-        return {"result": result, "message": await self._insight.message(text, masked=False)}
+        return {"result": result, "message": await self._queries.message(text, masked=False)}
 
     async def drop(self, text: str) -> dict[str, Any]:
         id, _, _ = await self._known(text)
@@ -153,7 +152,7 @@ class Actions:
 
     async def _lane(self, body: Mapping[str, Any]) -> str | None:
         host = text("host", body.get("host"))
-        return await self._insight.lane_named(host) if host else None
+        return await self._queries.lane_named(host) if host else None
 
     async def _known(self, text: str) -> tuple[MessageId, str, str]:
         id = parse_id(text)

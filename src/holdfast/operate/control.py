@@ -1,8 +1,15 @@
-"""The control socket: for operators of this machine, who may see everything and act."""
+"""The control socket: shows everything to operators of this machine, carries out their actions, checks who they are."""
 
 import json
+import os
+import pwd
+import socket
+import struct
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
 
 import trio
 
@@ -10,15 +17,21 @@ from holdfast.config import ConfigError
 from holdfast.core.errors import ReloadUnfinished
 from holdfast.events import Event, News
 from holdfast.http.server import Request, Response, StreamingResponse
+from holdfast.operate import json_shapes
 from holdfast.operate.actions import Actions
-from holdfast.operate.exporting import dead_lines
-from holdfast.operate.filters import flag, only
-from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Condition, Deliveries
-from holdfast.operate.routing import Call, Route, Router, answer, problem
-from holdfast.store.port import Store
+from holdfast.operate.queries import Queries
+from holdfast.operate.requests import Call, Route, Router, answer, flag, only, problem
+from holdfast.store.port import DeadFilter, Store
 
 JSON_LINES = [(b"content-type", b"application/jsonl")]
+DEAD_LETTERS_A_READ = 50
+
+_CREDENTIALS = struct.Struct("iII")
+_SO_PEERGROUPS = 59
+"""Linux's supplementary groups of a peer; Python has no name for it."""
+_MOST_GROUP_BYTES = 1024
+"""Bytes that Python's getsockopt takes: 256 groups."""
 
 
 class ControlSocket:
@@ -28,7 +41,7 @@ class ControlSocket:
 
     def __init__(
         self,
-        insight: Insight,
+        queries: Queries,
         actions: Actions,
         deliveries: Deliveries,
         condition: Condition,
@@ -36,7 +49,7 @@ class ControlSocket:
         news: News,
         reload: Callable[[], Awaitable[dict[str, list[str]]]],
     ) -> None:
-        self._insight = insight
+        self._queries = queries
         self._actions = actions
         self._deliveries = deliveries
         self._condition = condition
@@ -70,13 +83,13 @@ class ControlSocket:
         return await self._router(request)
 
     async def _status(self, call: Call) -> Response:
-        return answer(await self._insight.status())
+        return answer(await self._queries.status())
 
     async def _circuits(self, call: Call) -> Response:
-        return answer(await self._insight.circuits(call.query, masked=False))
+        return answer(await self._queries.circuits(call.query, masked=False))
 
     async def _circuit(self, call: Call) -> Response:
-        return answer(await self._insight.circuit(call.name))
+        return answer(await self._queries.circuit(call.name))
 
     async def _unfreeze(self, call: Call) -> Response:
         only(call.body, "replay_dead")
@@ -89,10 +102,10 @@ class ControlSocket:
         return answer(await self._actions.probe(call.name))
 
     async def _messages(self, call: Call) -> Response:
-        return answer(await self._insight.messages(call.query))
+        return answer(await self._queries.messages(call.query))
 
     async def _message(self, call: Call) -> Response:
-        return answer(await self._insight.message(call.name, masked=False))
+        return answer(await self._queries.message(call.name, masked=False))
 
     async def _retry(self, call: Call) -> Response:
         return answer(await self._actions.retry(call.name))
@@ -111,7 +124,7 @@ class ControlSocket:
 
     async def _export_dead(self, call: Call) -> StreamingResponse:
         select = await self._actions.dead_filter(call.query)
-        return StreamingResponse(200, JSON_LINES, _lines(dead_lines(self._store, select)))
+        return StreamingResponse(200, JSON_LINES, _lines(_dead_letters(self._store, select)))
 
     async def _events(self, call: Call) -> StreamingResponse:
         return StreamingResponse(200, JSON_LINES, _lines(self._news.listen()))
@@ -146,3 +159,50 @@ async def _lines(documents: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes
     async with aclosing(documents):
         async for document in documents:
             yield json.dumps(document).encode() + b"\n"
+
+
+async def _dead_letters(store: Store, select: DeadFilter) -> AsyncGenerator[dict[str, Any], None]:
+    while True:
+        page, after = await store.dead(select, DEAD_LETTERS_A_READ)
+        for story in page:
+            yield json_shapes.dead_letter(story)
+        if after is None:
+            return
+        select = replace(select, after=after)
+
+
+class ControlAccess:
+    """Decides who may use the control socket: root, the gateway's own user, and members of `group` if it is set.
+
+    The kernel checks the socket's mode first. This check holds even if the mode was widened or a socket was passed on.
+    `on_refused` is called with the user of each refused connection.
+    """
+
+    def __init__(self, group: int | None, on_refused: Callable[[int], None]) -> None:
+        self._group = group
+        self._on_refused = on_refused
+        self._users = (0, os.geteuid())
+
+    def __call__(self, sock: socket.socket) -> str | None:
+        """Returns why the peer is refused, or None."""
+        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, own_group = _CREDENTIALS.unpack(data)
+        if user in self._users:
+            return None
+        if self._group is not None and self._group in (own_group, *_further_groups(sock, user, own_group)):
+            return None
+        self._on_refused(user)
+        allowed = "its own user and root" if self._group is None else "its own user, root and listen.control_group"
+        return f"user {user} may not use this socket: it is for {allowed}"
+
+
+def _further_groups(sock: socket.socket, user: int, own_group: int) -> list[int]:
+    """The supplementary groups of the peer's process; of its user if the kernel can't tell."""
+    try:
+        return list(array("I", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUP_BYTES)))
+    except OSError:
+        pass
+    try:
+        return os.getgrouplist(pwd.getpwuid(user).pw_name, own_group)
+    except KeyError:
+        return []

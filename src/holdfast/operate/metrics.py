@@ -25,8 +25,8 @@ from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.errors import StoreAway
 from holdfast.core.message import DeadReason, ErrorKind, masked_lane
 from holdfast.core.tally import Distribution, Tally
-from holdfast.operate.insight import Insight
 from holdfast.operate.ports import Condition, Deliveries
+from holdfast.operate.queries import Queries
 from holdfast.store.port import CircuitView, Store, StoreStatistics
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -84,7 +84,7 @@ class Metrics:
 
     def __init__(
         self,
-        insight: Insight,
+        queries: Queries,
         store: Store,
         deliveries: Deliveries,
         condition: Condition,
@@ -92,7 +92,7 @@ class Metrics:
         connections: Callable[[], Mapping[str, int]],
         volume: Path | None,
     ) -> None:
-        self._insight = insight
+        self._queries = queries
         self._store = store
         self._deliveries = deliveries
         self._condition = condition
@@ -123,8 +123,8 @@ class Metrics:
             in_flight=self._deliveries.attempts_in_flight,
             connections=self._connections(),
             clock_offset=offset(self._clock),
-            healthy=self._insight.health()[0],
-            ready=self._insight.readiness(strict=False)[0],
+            healthy=self._queries.health()[0],
+            ready=self._queries.readiness(strict=False)[0],
             draining=self._condition.draining,
             spooled=0 if self._condition.spool is None else self._condition.spool.count,
         )

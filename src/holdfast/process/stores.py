@@ -19,7 +19,7 @@ from holdfast.config import Config, DatabaseUrl
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.ownership import Role
 from holdfast.delivery.service import circuit_rules, retry_rules
-from holdfast.operate.owners import Owners
+from holdfast.operate.forwarding import Owners
 from holdfast.process.lifecycle import Keeping
 from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.folder import make_folder, take_folder

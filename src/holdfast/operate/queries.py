@@ -13,10 +13,9 @@ from holdfast.core.schedule import RetryRules, expires_at
 from holdfast.core.series import WIDTH
 from holdfast.core.why import why
 from holdfast.events import News
-from holdfast.operate import shapes
-from holdfast.operate.filters import LONGEST_PAGE, after_id, choice, circuit_name, page_limit
+from holdfast.operate import json_shapes
 from holdfast.operate.ports import Condition, Deliveries, Spooled
-from holdfast.operate.routing import problem
+from holdfast.operate.requests import LONGEST_PAGE, after_id, choice, circuit_name, page_limit, problem
 from holdfast.store.port import CircuitView, Store, Story
 
 CANDIDATES = 20
@@ -25,7 +24,7 @@ _MASKED = re.compile(r"https?://[^/]+/#[0-9a-f]{8}")
 _FULL_NAME = re.compile(r"[a-z0-9._-]+:[0-9]{1,5}|\[[0-9a-f:.]+\]:[0-9]{1,5}")
 
 
-class Insight:
+class Queries:
     def __init__(
         self,
         store: Store,
@@ -55,7 +54,7 @@ class Insight:
             "version": __version__,
             "pid": os.getpid(),
             **({} if condition.role is None else {"role": condition.role}),
-            "started_at": shapes.moment(condition.started_at),
+            "started_at": json_shapes.moment(condition.started_at),
             "ready": condition.ready,
             "degraded": self.degraded(),
             "draining": condition.draining,
@@ -71,9 +70,9 @@ class Insight:
             },
             "queues": {"first": store.first, "retry": store.retry},
             "in_flight": self._deliveries.attempts_in_flight,
-            "oldest_waiting_at": shapes.moment(store.oldest_waiting_at),
-            "next_due_at": shapes.moment(store.next_due_at),
-            "earliest_expiry_at": shapes.moment(store.earliest_expiry_at),
+            "oldest_waiting_at": json_shapes.moment(store.oldest_waiting_at),
+            "next_due_at": json_shapes.moment(store.next_due_at),
+            "earliest_expiry_at": json_shapes.moment(store.earliest_expiry_at),
             "circuits": {state: store.circuits[state] for state in CircuitState},
             "totals": {
                 "accepted": tally.accepted,
@@ -90,7 +89,7 @@ class Insight:
     def _clock_state(self) -> dict[str, Any]:
         """How far holdfast's time is ahead of the wall clock, and whether that is more than clocks usually differ."""
         ahead = offset(self._clock)
-        return {"offset": shapes.seconds(ahead), "off": is_off(ahead)}
+        return {"offset": json_shapes.seconds(ahead), "off": is_off(ahead)}
 
     def degraded(self) -> list[str]:
         troubles = {"store_away": self._condition.store_away, "store_full": self._condition.store_full}
@@ -168,22 +167,22 @@ class Insight:
         view = await self._store.circuit(key)
         if view is None or view.oldest is None:
             return None
-        return shapes.moment(expires_at(self._retry_rules, view.oldest, view.record.circuit.enabled_at))
+        return json_shapes.moment(expires_at(self._retry_rules, view.oldest, view.record.circuit.enabled_at))
 
     def page(self) -> dict[str, Any]:
         """What the page needs beyond `status`: charts, the latest failures, and the rules that it draws by."""
         now, tally = self._clock.now(), self._condition.tally
         return {
-            "now": shapes.moment(now),
+            "now": json_shapes.moment(now),
             "width": WIDTH / 1000,
             "accepted": tally.accepted_lately.per_second(now),
             "delivered": tally.delivered_lately.per_second(now),
             "failures": list(self._news.failures)[::-1],
             "rules": {
-                "retry_base": shapes.seconds(self._retry_rules.base),
+                "retry_base": json_shapes.seconds(self._retry_rules.base),
                 "max_retries": self._retry_rules.max_retries,
-                "probe_every": shapes.seconds(self._rules.probe_every),
-                "expire_after": shapes.seconds(self._retry_rules.expire_after),
+                "probe_every": json_shapes.seconds(self._rules.probe_every),
+                "expire_after": json_shapes.seconds(self._retry_rules.expire_after),
             },
         }
 
@@ -221,12 +220,12 @@ class Insight:
         if lane is not None:
             record = view.record._replace(circuit=lane.circuit, limit=lane.host.limit)
             view = view._replace(record=record, waiting=view.waiting + self._deliveries.active_in(lane))
-        document = shapes.circuit(view, self._clock.now(), self._rules)
+        document = json_shapes.circuit(view, self._clock.now(), self._rules)
         return {**document, "host": masked_lane(view.record.key)} if masked else document
 
     def _message(self, story: Story, *, masked: bool) -> dict[str, Any]:
         in_flight = story.message.id in self._deliveries.in_flight
-        return shapes.message(story, in_flight=in_flight, masked=masked)
+        return json_shapes.message(story, in_flight=in_flight, masked=masked)
 
     async def _starting_with(self, prefix: str) -> list[CircuitView]:
         found, _ = await self._store.circuits(None, prefix, CANDIDATES)
@@ -234,7 +233,7 @@ class Insight:
 
 
 def _spooled(spool: Spooled | None) -> dict[str, Any]:
-    return {} if spool is None else {"spool": spool.count, "spooling_since": shapes.moment(spool.since)}
+    return {} if spool is None else {"spool": spool.count, "spooling_since": json_shapes.moment(spool.since)}
 
 
 def _prefixes(host: str) -> list[str]:

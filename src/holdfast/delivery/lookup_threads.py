@@ -39,7 +39,7 @@ End = Callable[[Found], None]
 Job = tuple[Ask, End, trio.lowlevel.TrioToken]
 
 
-class LookUpThreads:
+class LookupThreads:
     def __init__(self) -> None:
         self._for_lately = trio.CapacityLimiter(LATELY_THREADS)
         self._for_others = trio.CapacityLimiter(THREADS)

@@ -20,7 +20,7 @@ HOSTS_REMEMBERED = 16_384
 """Hosts that are not in memory and of which it is known whether they answer."""
 
 
-class Roster:
+class LaneCache:
     """Finds lanes by key. `rates` are requests a second for single hosts, `rate` for all others; 0 is no limit."""
 
     def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:

@@ -21,7 +21,7 @@ from holdfast.events import News
 from holdfast.store.port import Deliver, Fail, LaneRecord, Operation
 
 
-class Settlement(NamedTuple):
+class OutcomeEffects(NamedTuple):
     """What to write, when the message is due again if it is, and the circuit's change of state if there was one."""
 
     operation: Operation
@@ -29,14 +29,14 @@ class Settlement(NamedTuple):
     change: Change | None
 
 
-class Telling:
+class EventReporter:
     """Counts what happened, and tells it."""
 
     def __init__(self, tally: Tally, news: News) -> None:
         self.tally = tally
         self.news = news
 
-    def tell_accepted(self, message: Message, now: int) -> None:
+    def log_accepted(self, message: Message, now: int) -> None:
         """Now: one that was handed over came now, whenever it was accepted."""
         self.tally.accepted += 1
         self.tally.accepted_lately.add(now)
@@ -44,7 +44,7 @@ class Telling:
             id, target = id_text(message.id), message.masked_target
             self.news.show("accepted", message=id, host=message.host, target=target, route=message.route)
 
-    def tell_change(self, lane: Lane | LaneRecord, change: Change) -> None:
+    def log_change(self, lane: Lane | LaneRecord, change: Change) -> None:
         circuit = lane.circuit
         if change.reason is not None:
             self.tally.trips[change.reason] += 1
@@ -62,7 +62,7 @@ class Telling:
         )
 
 
-class Settling(Telling):
+class OutcomeHandler(EventReporter):
     """Turns outcomes into settlements. `chance` gives numbers from 0 up to 1 for the jitter."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Settling(Telling):
         self.circuit_rules = circuit
         self._retry = retry
 
-    def settle(self, start: Start, outcome: Outcome, began: int, now: int) -> Settlement:
+    def settle(self, start: Start, outcome: Outcome, began: int, now: int) -> OutcomeEffects:
         attempt = Attempt(
             start.entry.place.attempts + 1,
             start.kind,
@@ -101,20 +101,20 @@ class Settling(Telling):
             return self._delivered(start, attempt, now)
         return self._failed(start, attempt, outcome, now)
 
-    def _delivered(self, start: Start, attempt: Attempt, now: int) -> Settlement:
+    def _delivered(self, start: Start, attempt: Attempt, now: int) -> OutcomeEffects:
         lane = start.lane
         had_failures = lane.circuit.has_failures
         change = lane.circuit.succeeded(self.circuit_rules, now, spell=start.spell, probe=start.kind is Kind.PROBE)
         lane.host.succeeded()
         if change is not None:
             lane.host.slow_start()
-            self.tell_change(lane, change)
+            self.log_change(lane, change)
         self._tell_delivery(start, attempt, now)
         saved = lane if had_failures or change is not None or not lane.stored else None
         lane.stored = True
-        return Settlement(Deliver(start.entry, attempt, saved), None, change)
+        return OutcomeEffects(Deliver(start.entry, attempt, saved), None, change)
 
-    def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> Settlement:
+    def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> OutcomeEffects:
         lane = start.lane
         change = None
         if outcome.fault is Fault.HOST:
@@ -126,8 +126,8 @@ class Settling(Telling):
         if isinstance(step, Dead):
             self._tell_dead(start, attempt, step)
         if change is not None:
-            self.tell_change(lane, change)
-        return Settlement(Fail(start.entry, attempt, step, lane), due_of(step), change)
+            self.log_change(lane, change)
+        return OutcomeEffects(Fail(start.entry, attempt, step, lane), due_of(step), change)
 
     def _peace(self, outcome: Outcome, now: int) -> int:
         """Until when the whole host is left alone, since it asked for that; 0 if it did not."""
@@ -142,7 +142,7 @@ class Settling(Telling):
         chance = self._chance() if self._retry.jitter else 0.0
         return after_failure(self._retry, start.entry.place.retry, now, outcome.retry_after, chance)
 
-    def tell_lost(self, start: Start) -> None:
+    def log_lost(self, start: Start) -> None:
         """An attempt ended whose message is another replica's by now."""
         self.tally.fenced += 1
         message = start.entry.message

@@ -4,11 +4,11 @@ import trio
 
 from holdfast.core.board import Start
 
-HANDS_KEPT = 64
+WORKERS_KEPT = 64
 """Tasks that wait for the next attempt; others end with theirs."""
 
 
-class Hand:
+class Worker:
     """A task that makes attempts: `start` is the next one, and None while there is none."""
 
     __slots__ = ("_waiting", "start")
@@ -23,7 +23,7 @@ class Hand:
             trio.lowlevel.reschedule(self._waiting)
             self._waiting = None
 
-    async def wait(self, free: list["Hand"]) -> None:
+    async def wait(self, free: list["Worker"]) -> None:
         """Until there is a next one."""
 
         def gone(_: object) -> trio.lowlevel.Abort:

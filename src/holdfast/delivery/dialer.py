@@ -22,7 +22,7 @@ LookUp = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 @dataclass(frozen=True, slots=True)
-class WaySettings:
+class ProxySettings:
     """`authorization` is the whole value of the header; `no_proxy` holds networks, addresses and host patterns."""
 
     proxy: tuple[str, int] | None = None
@@ -30,16 +30,16 @@ class WaySettings:
     no_proxy: tuple[str, ...] = ()
 
 
-class Ways:
+class Dialer:
     """`judge_peer` gets the address of a peer, as ip:port, and raises if it may not be talked to."""
 
-    def __init__(self, settings: WaySettings, *, judge_peer: JudgePeer, look_up: LookUp) -> None:
+    def __init__(self, settings: ProxySettings, *, judge_peer: JudgePeer, look_up: LookUp) -> None:
         self._judge_peer = judge_peer
         self._look_up = look_up
         self._engine = best_engine()
         self.configure(settings)
 
-    def configure(self, settings: WaySettings) -> None:
+    def configure(self, settings: ProxySettings) -> None:
         self._exceptions = _Exceptions(settings.no_proxy)
         self._proxy = settings.proxy
         self._authorization = settings.authorization

@@ -13,8 +13,7 @@ import trio
 from holdfast.core.errors import StoreAway
 from holdfast.http.problem import Problem
 from holdfast.operate.actions import Actions
-from holdfast.operate.filters import at_most
-from holdfast.operate.routing import problem, store_problems
+from holdfast.operate.requests import at_most, problem, store_problems
 
 WITHOUT_OWNER = ("drop", "retry")
 """What can be done while nobody delivers: nobody has these messages in memory."""
@@ -51,7 +50,7 @@ class Owners(Protocol):
         """Have another replica carry something out. Raises StoreAway."""
 
 
-class OwnersActions(Actions):
+class ForwardingActions(Actions):
     """Actions of a replica that shares its store."""
 
     owners: Owners
@@ -61,15 +60,15 @@ class OwnersActions(Actions):
         owners.on_request = self._serve
 
     async def unfreeze(self, name: str, *, replay_dead: bool) -> dict[str, Any]:
-        record = (await self._insight.find_circuit(name)).record
+        record = (await self._queries.find_circuit(name)).record
         return await self._at(record.host, "unfreeze", name=name, replay_dead=replay_dead)
 
     async def freeze(self, name: str) -> dict[str, Any]:
-        _, host = await self._insight.find_or_name_circuit(name)
+        _, host = await self._queries.find_or_name_circuit(name)
         return await self._at(host, "freeze", name=name)
 
     async def probe(self, name: str) -> dict[str, Any]:
-        record = (await self._insight.find_circuit(name)).record
+        record = (await self._queries.find_circuit(name)).record
         return await self._at(record.host, "probe", name=name)
 
     async def retry(self, text: str) -> dict[str, Any]:

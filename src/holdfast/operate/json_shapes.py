@@ -1,5 +1,6 @@
 """Messages, circuits and times as JSON, in the shapes that programs rely on."""
 
+import base64
 from typing import Any
 
 from holdfast.core.circuit import CircuitRules
@@ -35,6 +36,17 @@ def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
         "finished_at": moment(story.finished_at),
         "attempts": [attempt(each) for each in story.attempts],
     }
+
+
+def dead_letter(story: Story) -> dict[str, Any]:
+    """A dead message with its headers and body, nothing redacted. A body that is not UTF-8 is base64."""
+    document = message(story, in_flight=False, masked=False)
+    document["headers"] = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in story.message.headers]
+    try:
+        document["body"] = story.message.body.decode()
+    except UnicodeDecodeError:
+        document["body_base64"] = base64.b64encode(story.message.body).decode()
+    return document
 
 
 def _retries_used(story: Story) -> int:

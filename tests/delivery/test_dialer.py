@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from holdfast.core.errors import EgressDenied, NameNotResolved
-from holdfast.delivery.ways import Ways, WaySettings
+from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError, ExchangeTimeout, ProxyError
 from holdfast.http.transport import Answer, Origin, Transport
@@ -33,7 +33,7 @@ def address(ip: str, port: int) -> Address:
 
 
 class World:
-    """A transport over `Ways`, with the names, the judge and the proxy's name all in the hands of the test."""
+    """A transport over `Dialer`, with the names, the judge and the proxy's name all in the hands of the test."""
 
     def __init__(self, proxy: ConnectProxy, receiver: Receiver) -> None:
         self.proxy = proxy
@@ -45,10 +45,10 @@ class World:
         self.looked_up: list[tuple[str, int]] = []
         self.proxies: list[Address] = [address("127.0.0.1", proxy.port)]
         self.look_up = self._look_up
-        self.ways = Ways(WaySettings(), judge_peer=self._judge, look_up=lambda *name: self.look_up(*name))
+        self.dialer = Dialer(ProxySettings(), judge_peer=self._judge, look_up=lambda *name: self.look_up(*name))
         self.transport = Transport(
             self._resolve,
-            dial=self.ways.dial,
+            dial=self.dialer.dial,
             ssl_context=ssl.create_default_context(),
             max_answer=65536,
             max_idle_per_origin=8,
@@ -57,7 +57,7 @@ class World:
         self.through()
 
     def through(self, *no_proxy: str, authorization: bytes | None = None) -> None:
-        self.ways.configure(WaySettings(("proxy.internal", 3128), authorization, no_proxy))
+        self.dialer.configure(ProxySettings(("proxy.internal", 3128), authorization, no_proxy))
 
     def route(self, *ips: str) -> None:
         """The proxy reaches the receiver at these addresses, and no others."""
@@ -120,7 +120,7 @@ async def test_the_proxy_is_asked_for_the_checked_address_and_never_for_a_name(w
 
 
 async def test_without_a_proxy_the_peer_is_judged_under_its_origin(world: World) -> None:
-    world.ways.configure(WaySettings())
+    world.dialer.configure(ProxySettings())
     world.addresses = ["127.0.0.1"]
     assert (await world.post()).address == f"127.0.0.1:{world.port}"
     assert world.judged == [(Origin("http", HOST, world.port), "127.0.0.1")]
@@ -166,7 +166,7 @@ async def test_each_address_goes_its_own_way(world: World) -> None:
 async def test_a_peer_that_is_not_what_was_dialled_hears_nothing(world: World, no_proxy: str | None) -> None:
     """Linux takes 0.0.0.0 for loopback: the address that was judged is not the one that answers."""
     if no_proxy is None:
-        world.ways.configure(WaySettings())
+        world.dialer.configure(ProxySettings())
     else:
         world.through(no_proxy)
     world.denied = {"127.0.0.1"}
@@ -355,7 +355,7 @@ async def test_new_settings_hold_for_new_connections_and_renewing_makes_all_new(
         assert dict(other.asked[0].headers)["proxy-authorization"] == BASIC.decode()
         world.transport.renew(max_idle_per_origin=8)
     world.addresses = ["127.0.0.1"]
-    world.ways.configure(WaySettings())
+    world.dialer.configure(ProxySettings())
     assert (await world.post()).address == f"127.0.0.1:{world.port}"
     assert len(world.proxy.asked) == len(other.asked) == 1
 
@@ -377,7 +377,7 @@ async def test_a_reload_does_not_show_new_credentials_to_an_old_proxy(world: Wor
 async def test_proxy_variables_are_not_read(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for spelling in (name, name.upper()):
         monkeypatch.setenv(spelling, f"http://{world.proxy.address}")
-    world.ways.configure(WaySettings())
+    world.dialer.configure(ProxySettings())
     world.addresses = ["127.0.0.1"]
     assert (await world.post()).status == 200
     assert world.proxy.connections == 0
@@ -392,4 +392,4 @@ async def test_no_proxy_variables_are_not_read(world: World, monkeypatch: pytest
 
 
 def test_credentials_are_not_shown() -> None:
-    assert "dXNlc" not in repr(WaySettings(("proxy.internal", 3128), BASIC))
+    assert "dXNlc" not in repr(ProxySettings(("proxy.internal", 3128), BASIC))
