@@ -16,7 +16,7 @@ ALLOWED = {
     },
     "core": {"core"},
     "http": {"http"},
-    "config": {"config"},
+    "config": {"config", "core"},
     "store": {"store", "core", "clock", "__version__"},
     "store/embedded": {"store", "core", "clock"},
     "store/offline": {"store", "core", "clock"},

@@ -3,10 +3,11 @@
 import svg
 from words import number, span
 
-from holdfast.core.circuit import TRANSITIONS, CircuitRules, CircuitState, Event
+from holdfast.config import build
+from holdfast.core.circuit import TRANSITIONS, CircuitState, Event
 
 WIDTH, HEIGHT = 900, 430
-RULES = CircuitRules()
+RULES = build({}).circuit
 RATE = f"{RULES.failure_rate:.0%}".replace("%", " %")
 
 SENDS = {

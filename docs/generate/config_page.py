@@ -1,20 +1,16 @@
-"""config.md: every key of `config.table`, what its reader allows, and the comment beside it in config/holdfast.toml."""
+"""config.md and config/holdfast.toml: every key of `config.keys` with its default and meaning."""
 
 import re
-from pathlib import Path
+from textwrap import wrap
 
 from holdfast.config.faults import BadValue
+from holdfast.config.keys import REQUIRED, ROUTE, SECTIONS, Key
 from holdfast.config.layers import PREFIX
-from holdfast.config.table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
-from holdfast.process.reload import NEEDS_RESTART
-
-EXAMPLE = Path(__file__).parents[2] / "config" / "holdfast.toml"
 
 INTRODUCTION = f"""\
 # Config reference
 
-Written by `make docs` from the code and from the comments of [config/holdfast.toml](../config/holdfast.toml), which
-has the same keys to copy from.
+Written by `make docs` from the code. [config/holdfast.toml](../config/holdfast.toml) has the same keys to copy from.
 
 - No config at all is a valid config. A file is TOML, named by `--config FILE` or `HOLDFAST_CONFIG`.
 - Every key also works as an environment variable: `delivery.per_host` is `{PREFIX}DELIVERY__PER_HOST`; lists with
@@ -42,18 +38,12 @@ class Nothing:
 
 
 def page() -> str:
-    meanings = comments(EXAMPLE.read_text())
-    sections = [
-        f"## [{section}]\n\n{table([key for key in KEYS if key.section == section], meanings)}"
-        for section in SECTIONS
-        if any(key.section == section for key in KEYS)
-    ]
-    routes = f"{ROUTES}\n{table(list(ROUTE_KEYS), meanings)}"
-    return "\n".join([INTRODUCTION, *sections, routes])
+    sections = [f"## [{name}]\n\n{table(section.keys)}" for name, section in SECTIONS.items()]
+    return "\n".join([INTRODUCTION, *sections, f"{ROUTES}\n{table(ROUTE)}"])
 
 
-def table(keys: list[Key], meanings: dict[str, str]) -> str:
-    rows = [f"| {key.name} | {default(key)} | {allowed(key)} | {meaning(key, meanings)} |\n" for key in keys]
+def table(keys: dict[str, Key]) -> str:
+    rows = [f"| {name} | {default(key)} | {allowed(key)} | {meaning(key)} |\n" for name, key in keys.items()]
     return "| key | default | allowed | what it is |\n| --- | --- | --- | --- |\n" + "".join(rows)
 
 
@@ -98,22 +88,45 @@ def objection(key: Key, value: object) -> str:
     return ""
 
 
-def meaning(key: Key, meanings: dict[str, str]) -> str:
-    restart = " *restart*" if f"{key.section}.{key.name}" in NEEDS_RESTART else ""
-    return plain(meanings[f"{key.section}.{key.name}"]) + restart
+def meaning(key: Key) -> str:
+    return plain(key.meaning) + (" *restart*" if key.restart else "")
 
 
-def comments(text: str) -> dict[str, str]:
-    """The comment of each key, by its dotted name; the route's are those of the example in comments."""
-    found: dict[str, str] = {}
-    section = name = ""
-    for line in text.splitlines():
-        bare = line.removeprefix("# ")
-        if header := re.match(r"\[(\w+)", bare):
-            section = header[1]
-        elif entry := re.match(r"(\w+) = .*?(?:\s#\s(.*)|$)", bare):
-            name = f"{section}.{entry[1]}"
-            found[name] = entry[2] or ""
-        elif more := re.match(r"\s+# (.*)", line):
-            found[name] += f" {more[1]}"
-    return found
+EXAMPLE = """\
+# Every setting of holdfast, at its default. A file that holds only what you change is enough; none at all is fine.
+# Written by `make docs` from src/holdfast/config/keys.py.
+#
+# Read from --config FILE or HOLDFAST_CONFIG. Each key can also be given as an environment variable, such as
+# HOLDFAST_DELIVERY__PER_HOST=8; flags win over the environment, the environment over this file.
+# Durations: "250ms" "30s" "10m" "48h" "30d". Sizes: "512B" "64KiB" "1MiB" "4GiB". "" means "not set".
+# `holdfast check FILE` reports everything that is wrong with a file.
+"""
+EXAMPLE_ROUTE = """\
+# Named targets: POST /to/billing/... goes to the url with the rest of the path appended. There are none by default.
+#
+# [routes.billing]
+"""
+ROUTE_VALUES = {
+    "url": '"https://hooks.example.com/in"',
+    "headers": '{ "x-team" = "billing" }',
+    "sign": '{ scheme = "standard-webhooks", secret_file = "/run/secrets/billing" }',
+}
+WIDTH = 120
+
+
+def example() -> str:
+    """config/holdfast.toml."""
+    sections = [
+        f"[{name}]\n" + "".join(entry(each, spelled(key.default), key, 28) for each, key in section.keys.items())
+        for name, section in SECTIONS.items()
+    ]
+    values = {name: ROUTE_VALUES.get(name) or spelled(key.default) for name, key in ROUTE.items()}
+    route = "".join(f"# {entry(name, values[name], key, 41)}" for name, key in ROUTE.items())
+    return "\n".join([EXAMPLE, *sections, EXAMPLE_ROUTE + route])
+
+
+def entry(name: str, value: str, key: Key, column: int) -> str:
+    """One key as TOML, with its meaning as a comment beside it."""
+    first = f"{name} = {value}".ljust(column - 1) + " "
+    lines = wrap(key.meaning, max(WIDTH - len(first) - 2, 50), break_on_hyphens=False)
+    return "".join(f"{' ' * len(first) if number else first}# {line}\n" for number, line in enumerate(lines))

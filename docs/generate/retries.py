@@ -3,19 +3,21 @@
 import svg
 from words import span
 
-from holdfast.core.schedule import Dead, RetryRules, after_failure
+from holdfast.config import build
+from holdfast.core.schedule import Dead, after_failure
 
 WIDTH, HEIGHT = 1100, 250
 LEFT, RIGHT = 46, 1054
 DOTS, AXIS = 92, 190
 HOUR = 3_600_000
 TICK = 6 * HOUR
+RULES = build({}).retry
 
 
 def due_times() -> list[int]:
     """Milliseconds after the first failure, of each attempt; the first one's is 0."""
     times, retry = [0], 0
-    while not isinstance(verdict := after_failure(RetryRules(), retry, times[-1], None, 0.0), Dead):
+    while not isinstance(verdict := after_failure(RULES, retry, times[-1], None, 0.0), Dead):
         retry = verdict.retry
         times.append(verdict.due)
     return times

@@ -27,7 +27,7 @@ from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.handoff import HandedOver, HandingOver
 from holdfast.delivery.outcomes import EventReporter
-from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.delivery.service import Delivery
 from holdfast.events import News
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
@@ -59,7 +59,7 @@ from holdfast.process.log_messages import (
 )
 from holdfast.process.reload import Watch, changed, files_read, merge
 from holdfast.process.service_manager import Notifier
-from holdfast.process.stores import Opened, open_store, store_rules
+from holdfast.process.stores import Opened, open_store
 from holdfast.split.parent import IngestProcess
 from holdfast.store.spool import Spool
 
@@ -237,7 +237,7 @@ class Gateway:
 
     async def _serve_operators(self, nursery: trio.Nursery, listeners: Listeners) -> None:
         dispatcher, config = self._delivery.dispatcher, self._config
-        rules = (circuit_rules(config), retry_rules(config))
+        rules = (config.circuit, config.retry)
         queries = Queries(self._store, dispatcher, self._lifecycle, self._clock, self._news, *rules)
         probes = HealthRoutes(queries, self._metrics(queries))
         status = StatusListener(queries, probes, _status_names(config))
@@ -341,9 +341,9 @@ class Gateway:
         self._dialer.configure(_proxy_settings(config, credentials))
         self._transport.renew(**_connection_limits(config))
         for each in self._opened.running:
-            each.configure(store_rules(config, self._opened.run))
+            each.configure(config.store_rules(self._opened.run))
         self._delivery.configure(config, credentials.route_keys)
-        self._queries.configure(circuit_rules(config), retry_rules(config))
+        self._queries.configure(config.circuit, config.retry)
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
 

@@ -12,10 +12,8 @@ from holdfast.config import Config, build
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Message
-from holdfast.delivery.service import circuit_rules, retry_rules
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, SaveLane
 
 BODY = (b'{"event": "invoice.paid", "amount": 1200}' * 25)[:1024]
@@ -36,9 +34,7 @@ async def fill(config: Config, count: int, hosts: Sequence[str], state: CircuitS
     """Accept `count` messages, dealt out to the hosts, whose circuits are in `state`."""
     clock = BootClock()
     engine = LmdbEngine(config.store.path, config.store.max_size)
-    rules = StoreRules(
-        circuit_rules(config), retry_rules(config), config.ingest.idempotency, config.store.host_share, 16, clock.now()
-    )
+    rules = config.store_rules(clock.now())
     ledger = Ledger(engine, rules, clock, secrets.randbits)
     ledger.open()
     async with trio.open_nursery() as nursery:

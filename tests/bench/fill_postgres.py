@@ -12,7 +12,6 @@ from time import perf_counter
 from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.process.stores import store_rules
 from holdfast.store.embedded.writes import live_record
 from holdfast.store.port import ALL_CLASSES, Ask
 from holdfast.store.postgres import lanes, reads, rows, stories
@@ -74,7 +73,7 @@ def _circuits(connection: Connection, hosts: Sequence[str], state: CircuitState,
 
 def terms_of_now() -> Terms:
     config, now = settings(Path()), BootClock().now()
-    return Terms(store_rules(config, now), 0, 0, now, config.store.max_size)
+    return Terms(config.store_rules(now), 0, 0, now, config.store.max_size)
 
 
 def questions(url: str, host: str) -> Mapping[str, float]:

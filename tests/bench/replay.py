@@ -19,10 +19,8 @@ from holdfast.config import build
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Kind, Place, Standing
 from holdfast.core.schedule import Dead
-from holdfast.delivery.service import circuit_rules, retry_rules
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, Fail
 from tests.bench.fill import AT_ONCE, message
 from tests.support.harness import HOLDFAST, Gateway, Receiver, running, until
@@ -33,7 +31,7 @@ async def bury(folder: Path, count: int, host: str) -> None:
     config = build({"store": {"path": str(folder), "max_size": "4GiB", "host_share": 1.0}})
     clock = BootClock()
     engine = LmdbEngine(config.store.path, config.store.max_size)
-    rules = StoreRules(circuit_rules(config), retry_rules(config), 86_400_000, 1.0, 16, clock.now())
+    rules = config.store_rules(clock.now())
     ledger = Ledger(engine, rules, clock, secrets.randbits)
     ledger.open()
     lane = Lane(host, Host(host, 16, 16))

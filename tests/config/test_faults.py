@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.config import ConfigError, build
+from holdfast.config import ConfigError, build, keys
 from holdfast.config.faults import unreadable
-from holdfast.config.table import KEYS, ROUTE_KEYS, SECTIONS
+from holdfast.config.keys import SECTIONS
 from holdfast.process.credentials import read_credentials
 
 CANARY = "c4n4ry"
@@ -58,9 +58,10 @@ NESTED: list[Any] = [
     {f"x-{CANARY} ": "x"},
 ]
 ROUTE = {"url": "https://host.example"}
-NUMERIC = {(key.section, key.name) for key in (*KEYS, *ROUTE_KEYS) if isinstance(key.default, int | float | list)} | {
-    ("ingest", "ack_status")
-}
+KEYS = [(section, name, key) for section in SECTIONS for name, key in SECTIONS[section].keys.items()]
+KEYS += [("routes", name, key) for name, key in keys.ROUTE.items()]
+PLACES = [(section, name) for section, name, _ in KEYS]
+NUMERIC = {(section, name) for section, name, key in KEYS if isinstance(key.default, int | float | list)}
 
 
 def said(mapping: Mapping[str, Any], environ: Mapping[str, str], cwd: Path) -> str:
@@ -73,17 +74,13 @@ def said(mapping: Mapping[str, Any], environ: Mapping[str, str], cwd: Path) -> s
     return ""
 
 
-def places() -> Iterator[tuple[str, str]]:
-    yield from ((key.section, key.name) for key in (*KEYS, *ROUTE_KEYS))
-
-
 def in_a_file(section: str, name: str, value: object) -> dict[str, Any]:
     if section == "routes":
         return {"routes": {"a": {**ROUTE, name: value}}}
     return {section: {name: value}}
 
 
-@pytest.mark.parametrize(("section", "name"), list(places()))
+@pytest.mark.parametrize(("section", "name"), PLACES)
 def test_a_secret_under_any_key_is_not_repeated(section: str, name: str, tmp_path: Path) -> None:
     heard = 0
     for value in [*TEXTS, *NESTED]:
@@ -93,7 +90,7 @@ def test_a_secret_under_any_key_is_not_repeated(section: str, name: str, tmp_pat
     assert heard > 50
 
 
-@pytest.mark.parametrize(("section", "name"), list(places()))
+@pytest.mark.parametrize(("section", "name"), PLACES)
 def test_nor_from_the_environment(section: str, name: str, tmp_path: Path) -> None:
     where = f"{section}__a__{name}" if section == "routes" else f"{section}__{name}"
     routes = {"routes": {"a": ROUTE}} if section == "routes" else {}
@@ -110,7 +107,7 @@ def test_nor_in_the_place_of_a_section_or_a_route(tmp_path: Path) -> None:
         assert CANARY not in said({"routes": {"a": value}}, {}, tmp_path)
 
 
-@pytest.mark.parametrize(("section", "name"), sorted(set(places()) - NUMERIC))
+@pytest.mark.parametrize(("section", "name"), sorted(set(PLACES) - NUMERIC))
 def test_a_number_where_text_belongs_is_not_repeated(section: str, name: str, tmp_path: Path) -> None:
     """A PIN is a number too. In the place of a duration, a size or a choice it is shown: nobody has a secret there."""
     for value in (NUMBER, float(NUMBER), [NUMBER], {"x": NUMBER}, {"secret_file": NUMBER}, {"secret_env": NUMBER}):

@@ -11,15 +11,16 @@ from typing import Any
 
 import trio
 
-from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
+from holdfast.config import build
+from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Headers, Kind, Message, MessageId, Place, Standing
-from holdfast.core.schedule import Dead, RetryAt, RetryRules
+from holdfast.core.schedule import Dead, RetryAt
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Engine
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import (
     Accept,
     Ask,
@@ -46,7 +47,7 @@ NOW = 20_000 * DAY + 10 * HOUR
 EVER = 1 << 60
 HOST = "h:443"
 
-RULES = StoreRules(circuit=CircuitRules(), retry=RetryRules(), idempotency=EPOCH, host_share=0.5, per_host=16, run=NOW)
+RULES = replace(build({}).store_rules(NOW), idempotency=EPOCH)
 EXPIRE_AFTER = RULES.retry.expire_after
 EXHAUSTED = Dead(DeadReason.EXHAUSTED)
 

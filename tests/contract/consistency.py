@@ -6,11 +6,10 @@ from collections import defaultdict
 from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.message import MessageId, Place, Standing
-from holdfast.core.room import MESSAGE_COST
 from holdfast.core.schedule import expires_at
+from holdfast.core.store_rules import MESSAGE_COST, StoreRules
 from holdfast.store import records
 from holdfast.store.embedded.tables import Moment, Table
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.records import stamp, unstamp
 
 Tables = dict[Table, list[tuple[bytes, bytes]]]

@@ -12,9 +12,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.message import Message, MessageId, Standing
 from holdfast.core.ownership import shard_of
-from holdfast.core.room import MESSAGE_COST
+from holdfast.core.store_rules import MESSAGE_COST, StoreRules
 from holdfast.store import records
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import LaneRecord
 
 STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)

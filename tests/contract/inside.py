@@ -3,8 +3,8 @@
 from typing import Any
 
 from holdfast.core.message import MessageId
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.tables import META_EPOCH, Engine, Table
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.records import numbered
 from tests.contract import consistency
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import count
 
+from holdfast.config import build
 from holdfast.core.board import Board, Start
-from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
+from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import Host, Lane
 from holdfast.core.message import Entry, Kind, Message, Place, Standing
 
@@ -13,7 +14,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 NOW = 28_333_333 * MINUTE
 
-RULES = CircuitRules()
+RULES = build({}).circuit
 
 _numbers = count(1)
 

@@ -7,15 +7,19 @@ that it does not believe the code under test.
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
+from holdfast.config import build
 from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitRules, CircuitState
 from holdfast.core.lane import Host, Lane, position
 from holdfast.core.message import DeadReason, Entry, Fault, Kind, MessageId, Place, Standing
 from holdfast.core.outcome import Outcome
-from holdfast.core.schedule import Dead, RetryRules, after_failure, expires_at
+from holdfast.core.schedule import Dead, after_failure, expires_at
 from tests.core.build import NOW, entry
 
-CIRCUIT = CircuitRules(
+DEFAULTS = build({})
+
+CIRCUIT = replace(
+    DEFAULTS.circuit,
     window=60_000,
     min_attempts=0,
     disable_after=4,
@@ -28,7 +32,7 @@ CIRCUIT = CircuitRules(
 
 BY_RATE = replace(CIRCUIT, min_attempts=5, failure_rate=0.5, disable_after=0)
 
-RETRY = RetryRules(base=1_000, max_retries=3, expire_after=60_000, retry_after_limit=8_000)
+RETRY = replace(DEFAULTS.retry, base=1_000, max_retries=3, expire_after=60_000, retry_after_limit=8_000)
 FIRST_ATTEMPTS, RETRIES = 8, 4
 
 

@@ -15,11 +15,11 @@ from holdfast.core.circuit import (
     Reason,
     Window,
 )
-from tests.core.build import HOUR, MINUTE, NOW, SECOND
+from tests.core.build import HOUR, MINUTE, NOW, RULES, SECOND
 
 ENABLED, DISABLED, FROZEN = CircuitState
-DEFAULTS = CircuitRules()
-OFF = CircuitRules(
+OFF = replace(
+    RULES,
     min_attempts=0,
     failure_rate=0,
     disable_after=0,
@@ -73,23 +73,28 @@ def test_a_circuit_is_enabled_at_first_sight():
 
 
 def test_the_default_numbers_are_the_published_ones():
-    assert CircuitRules() == CircuitRules(
-        window=HOUR,
-        min_attempts=100,
-        failure_rate=0.70,
-        disable_after=2_000,
-        freeze_after=2_000,
-        freeze_silence=72 * HOUR,
-        freeze_at=50_000,
-        probe_every=10 * MINUTE,
-        forget_after=7 * 24 * HOUR,
+    assert (
+        CircuitRules(
+            scope="host",
+            url_hosts=(),
+            window=HOUR,
+            min_attempts=100,
+            failure_rate=0.70,
+            disable_after=2_000,
+            freeze_after=2_000,
+            freeze_silence=72 * HOUR,
+            freeze_at=50_000,
+            probe_every=10 * MINUTE,
+            forget_after=7 * 24 * HOUR,
+        )
+        == RULES
     )
 
 
 # disabled by the rate
 
 
-@pytest.mark.parametrize("rules", [RATE, DEFAULTS])
+@pytest.mark.parametrize("rules", [RATE, RULES])
 def test_100_attempts_all_failed_do_not_disable_and_101_do(rules):
     circuit = Circuit()
     assert fail(circuit, rules, times=100) is None
@@ -142,7 +147,7 @@ def test_1999_consecutive_failures_do_not_disable_and_2000_do():
 def test_a_run_of_failures_counts_however_slowly_they_come():
     """One an hour: the window never fills, so the rate says nothing."""
     circuit = Circuit()
-    rules = replace(DEFAULTS, freeze_silence=0)
+    rules = replace(RULES, freeze_silence=0)
     for number in range(1_999):
         assert fail(circuit, rules, NOW + number * HOUR) is None
     change = fail(circuit, rules, NOW + 1_999 * HOUR)
@@ -184,8 +189,8 @@ def test_over_2000_failures_freeze_only_with_the_last_success_over_72_h_ago(fail
 
 def test_a_disabled_circuit_freezes_when_a_probe_fails_after_72_h():
     circuit = Circuit()
-    succeed(circuit, DEFAULTS, NOW)
-    rules = replace(DEFAULTS, failure_rate=0)
+    succeed(circuit, RULES, NOW)
+    rules = replace(RULES, failure_rate=0)
     assert fail(circuit, rules, NOW + HOUR, 2_000).after is DISABLED
     assert fail(circuit, rules, NOW + 72 * HOUR, probe=True) is None
     change = fail(circuit, rules, NOW + 72 * HOUR + 10 * MINUTE, probe=True)
@@ -225,7 +230,7 @@ def test_50000_failures_freeze_a_disabled_circuit_when_the_next_probe_fails():
 
 
 def test_the_strictest_broken_rule_decides():
-    rules = CircuitRules(min_attempts=4, disable_after=5, freeze_after=4, freeze_silence=HOUR, freeze_at=5)
+    rules = replace(RULES, min_attempts=4, disable_after=5, freeze_after=4, freeze_silence=HOUR, freeze_at=5)
     circuit = Circuit()
     fail(circuit, rules, times=4)
     assert fail(circuit, rules, NOW + 2 * HOUR).reason is Reason.CONSECUTIVE_LIMIT
@@ -379,9 +384,9 @@ def test_no_state_changes_by_time_passing():
 def test_failures_of_this_side_are_not_recorded_at_all():
     """Such an attempt begins, and its end is never told to the circuit."""
     circuit = Circuit()
-    fail(circuit, DEFAULTS, times=5)
+    fail(circuit, RULES, times=5)
     for _ in range(3_000):
-        circuit.begin(DEFAULTS, NOW, probe=False)
+        circuit.begin(RULES, NOW, probe=False)
     assert (circuit.state, circuit.consecutive_failures) == (ENABLED, 5)
     assert (circuit.window.attempts, circuit.window.failures) == (5, 5)
 
@@ -504,7 +509,7 @@ def test_unfreezing_resets_the_counters_and_the_72_h_count_from_it():
 
 def test_an_operator_freezes_whatever_the_counters_say_and_also_a_host_not_yet_seen():
     circuit = Circuit()
-    change = circuit.freeze(DEFAULTS, NOW)
+    change = circuit.freeze(RULES, NOW)
     assert change == Change(ENABLED, FROZEN, Event.OPERATOR_FREEZES, Reason.OPERATOR, NOW)
     assert (circuit.state, circuit.reason, circuit.since, circuit.next_probe_at) == (
         FROZEN,
@@ -516,11 +521,11 @@ def test_an_operator_freezes_whatever_the_counters_say_and_also_a_host_not_yet_s
 
 def test_freezing_what_is_frozen_and_unfreezing_what_is_enabled_change_nothing():
     circuit = Circuit()
-    fail(circuit, DEFAULTS, times=5)
-    assert circuit.unfreeze(DEFAULTS, NOW + 1) is None
+    fail(circuit, RULES, times=5)
+    assert circuit.unfreeze(RULES, NOW + 1) is None
     assert (circuit.consecutive_failures, circuit.enabled_at) == (5, 0)
-    circuit.freeze(DEFAULTS, NOW)
-    assert circuit.freeze(DEFAULTS, NOW + 1) is None
+    circuit.freeze(RULES, NOW)
+    assert circuit.freeze(RULES, NOW + 1) is None
     assert circuit.since == NOW
 
 
@@ -591,9 +596,9 @@ PROVOKE: dict[Event, Callable[[Circuit], Change | None]] = {
         fail(it, replace(OFF, freeze_after=4, freeze_silence=HOUR), NOW + 2 * HOUR),
     )[-1],
     Event.RUN_AT_LIMIT: lambda it: fail(it, replace(OFF, freeze_at=4), times=4),
-    Event.PROBE_SUCCEEDED: lambda it: succeed(it, DEFAULTS, probe=True),
-    Event.OPERATOR_FREEZES: lambda it: it.freeze(DEFAULTS, NOW),
-    Event.OPERATOR_UNFREEZES: lambda it: it.unfreeze(DEFAULTS, NOW),
+    Event.PROBE_SUCCEEDED: lambda it: succeed(it, RULES, probe=True),
+    Event.OPERATOR_FREEZES: lambda it: it.freeze(RULES, NOW),
+    Event.OPERATOR_UNFREEZES: lambda it: it.unfreeze(RULES, NOW),
 }
 
 

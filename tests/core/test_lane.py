@@ -1,12 +1,12 @@
 import pytest
 
+from holdfast.config import build
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import LOW_WATER, Heads, next_probe, position, wake_at
-from holdfast.core.schedule import RetryRules
 from tests.core.build import HOUR, MINUTE, NOW, RULES, entries, entry, lane
 
-RETRY = RetryRules()
+RETRY = build({}).retry
 SPAN = RETRY.expire_after
 DAY = 24 * HOUR
 

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.config import build
 from holdfast.core.message import DeadReason
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure, expires_at, wait_before
 from tests.core.build import HOUR, MINUTE, NOW
 
-RULES = RetryRules()
+RULES = build({}).retry
 SPAN = 48 * HOUR + 13 * MINUTE + 5_600
 
 RETRIES = st.integers(0, 10)
@@ -56,7 +57,7 @@ def test_retry_after_does_not_save_a_message_from_being_exhausted():
 
 
 def test_without_retries_the_first_failure_is_the_last():
-    assert after_failure(RetryRules(max_retries=0), 0, NOW, None, 0.0) == Dead(DeadReason.EXHAUSTED)
+    assert after_failure(replace(RULES, max_retries=0), 0, NOW, None, 0.0) == Dead(DeadReason.EXHAUSTED)
 
 
 def test_a_failure_without_retry_after_is_not_held():
@@ -136,11 +137,11 @@ def test_a_message_expires_one_span_after_the_latest_of_its_birth_and_its_circui
 
 
 def test_expire_after_is_the_configs():
-    assert expires_at(RetryRules(expire_after=5), NOW, 0) == NOW + 5
+    assert expires_at(replace(RULES, expire_after=5), NOW, 0) == NOW + 5
 
 
 def test_the_default_numbers_are_the_published_ones():
-    assert RetryRules() == RetryRules(84_800, 11, SPAN, jitter=0.0, retry_after_limit=24 * HOUR)
+    assert RetryRules(84_800, 11, SPAN, jitter=0.0, retry_after_limit=24 * HOUR) == RULES
 
 
 def test_the_default_expiry_is_the_schedules_own_span_of_48_h_13_min_5_6_s():

@@ -9,10 +9,8 @@ import lmdb
 
 from holdfast.config import load
 from holdfast.core.message import id_text
-from holdfast.delivery.service import circuit_rules, retry_rules
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.offline.fsck import check
 from holdfast.store.records import decode_key
 from tests.support.harness import settings
@@ -38,7 +36,7 @@ class Judge:
         self._known: deque[tuple[Rows, Held]] = deque(maxlen=3)
         self._copy = folder / "copy"
         config = load(None, settings(self._copy, **keys))
-        self._rules = StoreRules(circuit_rules(config), retry_rules(config), config.ingest.idempotency, 0.5, 16, 0)
+        self._rules = config.store_rules(0)
         self._max_size = config.store.max_size
 
     def take(self, store: Path) -> Path:

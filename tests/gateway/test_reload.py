@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from holdfast.config import build
-from holdfast.process.reload import NEEDS_RESTART, changed, merge
+from holdfast.config.keys import NEEDS_RESTART
+from holdfast.process.reload import changed, merge
 from tests.gateway.hostile import Caller, raw_receiver
 from tests.support import fork_server
 from tests.support.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until

@@ -9,15 +9,12 @@ from typing import Any
 import trio
 
 from holdfast.config import Address, build
-from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import CommitFailed, EgressDenied
 from holdfast.core.message import Message
-from holdfast.core.schedule import RetryRules
 from holdfast.http.listeners import local_address
 from holdfast.http.server import Limits, Server, open_tcp_listeners
 from holdfast.ingest import Ingest
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.embedded.work import StoreRules
 from tests.store.memory import MemoryEngine
 
 NOW = 1_700_000_000_000
@@ -126,8 +123,7 @@ async def gateway(
     listeners = await open_tcp_listeners("127.0.0.1", 0)
     host, port = local_address(listeners[0])
     running = Gateway(int(port), MemoryEngine(config.store.max_size))
-    rules = StoreRules(CircuitRules(), RetryRules(), config.ingest.idempotency, config.store.host_share, 16, NOW)
-    store = Ledger(running.engine, rules, FrozenClock(), lambda bits: 7)
+    store = Ledger(running.engine, config.store_rules(NOW), FrozenClock(), lambda bits: 7)
     store.on_accepted = lambda message, active: running.messages.append(message)
     running.ingest = Ingest(
         config,

@@ -13,7 +13,6 @@ from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId
-from holdfast.delivery.service import circuit_rules, retry_rules
 from holdfast.http.transport import Origin
 from holdfast.ingest import Ingest
 from holdfast.operate.actions import Actions
@@ -67,7 +66,7 @@ class WatchedWorld(World):
         self.dispatcher.in_flight = InFlight(witness)
         self._listen_to_operators()
         lifecycle = Lifecycle(ledger, self.tally, self.started_at)
-        rules = circuit_rules(self.config), retry_rules(self.config)
+        rules = self.config.circuit, self.config.retry
         self.queries = Queries(ledger, self.dispatcher, lifecycle, self.clock, self.news, *rules)
         actions = Actions(self.queries, self.dispatcher, ledger, self.clock, self.tally, self.news)
         self.control = ControlSocket(self.queries, actions, self.dispatcher, lifecycle, ledger, self.news, self._reload)
@@ -164,7 +163,7 @@ class WatchedWorld(World):
             host.resize(self.config.delivery.per_host)
         self.ledger.configure(self.store_rules())
         self.delivery.configure(self.config)
-        self.queries.configure(circuit_rules(self.config), retry_rules(self.config))
+        self.queries.configure(self.config.circuit, self.config.retry)
         self.ingest = self._ingest()
         return {}
 

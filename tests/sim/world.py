@@ -17,15 +17,15 @@ from holdfast.core.board import attempts_per_address
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, State, id_text, parse_id
+from holdfast.core.store_rules import StoreRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.lanes import LaneCache
-from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.delivery.service import Delivery
 from holdfast.events import News
 from holdfast.http.address_limit import AddressLimit
 from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.transport import Origin
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
 from tests.store.memory import MemoryEngine, Session
 from tests.support.answers import GivenAnswer
@@ -171,14 +171,7 @@ class World:
         return ledger
 
     def store_rules(self) -> StoreRules:
-        return StoreRules(
-            circuit_rules(self.config),
-            retry_rules(self.config),
-            self.config.ingest.idempotency,
-            self.config.store.host_share,
-            self.config.delivery.per_host,
-            self.started_at,
-        )
+        return self.config.store_rules(self.started_at)
 
     async def _end_when_broken(self, nursery: trio.Nursery) -> None:
         """As the process exits after a commit that failed."""

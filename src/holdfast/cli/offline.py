@@ -8,9 +8,9 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from holdfast.cli.failure import MISUSED, UNUSABLE, Failure
 from holdfast.cli.parsing import add_config, add_json, command_parser
@@ -18,9 +18,7 @@ from holdfast.cli.settings import load_config
 from holdfast.cli.text import clean, count, human_size
 from holdfast.cli.times import wall_clock
 from holdfast.config import Config, ConfigError
-from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
-from holdfast.core.schedule import RetryRules
 from holdfast.store.files import written_beside
 from holdfast.store.offline.maintenance import (
     Finding,
@@ -29,7 +27,6 @@ from holdfast.store.offline.maintenance import (
     NotAnExport,
     OfflineStore,
     Repaired,
-    StoreRules,
     check_header,
     open_database,
     open_store,
@@ -139,11 +136,12 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[Ma
             from holdfast.process.credentials import judge_database
 
             judge_database(url)
-            yield stack.enter_context(open_database(url.whole, config.store.max_size, _rules(config), create=create))
+            rules = config.store_rules(_now())
+            yield stack.enter_context(open_database(url.whole, config.store.max_size, rules, create=create))
 
 
 def open_embedded(config: Config, *, create: bool = False) -> OfflineStore:
-    return open_store(config.store.path, config.store.max_size, _rules(config), create=create)
+    return open_store(config.store.path, config.store.max_size, config.store_rules(_now()), create=create)
 
 
 class _Warnings(logging.Handler):
@@ -172,22 +170,6 @@ def faults_told() -> Iterator[None]:
         raise Failure(str(error)) from error
     finally:
         logger.removeHandler(warnings)
-
-
-def _rules(config: Config) -> StoreRules:
-    return StoreRules(
-        CircuitRules(**_same_named(CircuitRules, config.circuit)),
-        RetryRules(**_same_named(RetryRules, config.retry)),
-        config.ingest.idempotency,
-        config.store.host_share,
-        config.delivery.per_host,
-        _now(),
-    )
-
-
-def _same_named(rules: Any, section: Any) -> dict[str, Any]:
-    """Core's rules have the names of the config's keys."""
-    return {each.name: getattr(section, each.name) for each in fields(rules)}
 
 
 def _now() -> int:

@@ -1,7 +1,7 @@
 """Settings: a TOML file, the environment and flags become one frozen Config, or every fault at once.
 
 tree.py      the Config tree that everyone reads
-table.py     every key as data: section, name, reader, default
+keys.py      every key: how it is read, its default, its meaning
 readers.py   what a value may be: a TOML value becomes a Config value, or a BadValue
 hosts.py     host names, patterns, networks, URLs and headers, as the readers need them
 database.py  the URL of a database
@@ -19,7 +19,6 @@ from holdfast.config.files import read_regular, stat_regular
 from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import (
     Address,
-    Circuit,
     Config,
     DatabaseUrl,
     Delivery,
@@ -30,7 +29,6 @@ from holdfast.config.tree import (
     Log,
     Process,
     Retention,
-    Retry,
     Route,
     Sign,
     Store,
@@ -39,7 +37,6 @@ from holdfast.config.units import format_duration, format_size, parse_duration, 
 
 __all__ = [
     "Address",
-    "Circuit",
     "Config",
     "ConfigError",
     "DatabaseUrl",
@@ -52,7 +49,6 @@ __all__ = [
     "Log",
     "Process",
     "Retention",
-    "Retry",
     "Route",
     "Sign",
     "Store",

@@ -11,10 +11,11 @@ from typing import Any
 
 from holdfast.config.faults import BadValue, ConfigError, Fault
 from holdfast.config.files import read_config
+from holdfast.config.keys import REQUIRED, ROUTE, SECTIONS, Key
 from holdfast.config.layers import FILE_VARIABLE, Layers
-from holdfast.config.rules import ROUTE_RULES, RULES, schedule_span
-from holdfast.config.table import KEYS, REQUIRED, ROUTE_KEYS, SECTIONS, Key
+from holdfast.config.rules import ROUTE_RULES, RULES
 from holdfast.config.tree import Config, Route, Sign
+from holdfast.core.schedule import schedule_span
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -54,13 +55,13 @@ def build(
     layers.add_environ(environ)
     layers.add_flags(flags)
     reading = _Reading(layers)
-    sections = {section: reading.table(section, _keys_of(section)) for section in SECTIONS}
-    routes = {name: reading.table(f"routes.{name}", ROUTE_KEYS) for name in layers.routes}
+    sections = {name: reading.table(name, section.keys) for name, section in SECTIONS.items()}
+    routes = {name: reading.table(f"routes.{name}", ROUTE) for name in layers.routes}
 
     faults = [*layers.faults, *reading.faults]
     faults += _resolve(sections, environ, uid, cwd)
     # Built even when something is bad, with defaults in its place, so that rules between good keys speak too.
-    built: dict[str, Any] = {section: make(**sections[section]) for section, make in SECTIONS.items()}
+    built: dict[str, Any] = {name: section.make(**sections[name]) for name, section in SECTIONS.items()}
     config = Config(**built, routes={name: _route(values, cwd) for name, values in routes.items()})
     bad = {fault.key for fault in faults}
     findings = [rule.check(config) for rule in RULES if bad.isdisjoint(rule.keys)]
@@ -99,8 +100,8 @@ class _Reading:
         self._layers = layers
         self.faults: list[Fault] = []
 
-    def table(self, prefix: str, keys: tuple[Key, ...]) -> dict[str, Any]:
-        return {key.name: self._value(f"{prefix}.{key.name}", key) for key in keys}
+    def table(self, prefix: str, keys: dict[str, Key]) -> dict[str, Any]:
+        return {name: self._value(f"{prefix}.{name}", key) for name, key in keys.items()}
 
     def _value(self, dotted: str, key: Key) -> object:
         setting = self._layers.effective(dotted, key)
@@ -113,10 +114,6 @@ class _Reading:
             origin = f" (from {setting.origin})" if setting.origin else ""
             self.faults += [Fault(dotted, problem + origin, allowed) for problem, allowed in error.reasons]
             return None if key.default is REQUIRED else key.reader.read(key.default)
-
-
-def _keys_of(section: str) -> tuple[Key, ...]:
-    return tuple(key for key in KEYS if key.section == section)
 
 
 def _resolve(sections: dict[str, dict[str, Any]], environ: Mapping[str, str], uid: int, cwd: Path) -> list[Fault]:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.config.faults import Fault, show
-from holdfast.config.table import KEYS, ROUTE_KEYS, SECTIONS, Key
+from holdfast.config.keys import ROUTE, SECTIONS, Key
 
 PREFIX = "HOLDFAST_"
 # Names the file; read by load().
 FILE_VARIABLE = "HOLDFAST_CONFIG"
 
-_BY_NAME = {(key.section, key.name): key for key in KEYS + ROUTE_KEYS}
+_KEYS = {name: section.keys for name, section in SECTIONS.items()} | {"routes": ROUTE}
 _ROUTE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
@@ -37,8 +37,8 @@ class Layers:
 
     def add_mapping(self, mapping: Mapping[str, object]) -> None:
         for section, table in mapping.items():
-            if section not in SECTIONS and section != "routes":
-                self.faults.append(_unknown(section, "section", _nearest(section, [*SECTIONS, "routes"], 0.7)))
+            if section not in _KEYS:
+                self.faults.append(_unknown(section, "section", _nearest(section, _KEYS, 0.7)))
             elif not isinstance(table, dict):
                 self.faults.append(Fault(section, f"{show(table)} is not a section", f"[{section}] with its keys"))
             elif section != "routes":
@@ -56,7 +56,7 @@ class Layers:
 
     def _add_table(self, section: str, prefix: str, table: dict[str, object]) -> None:
         for name, value in table.items():
-            if (section, name) in _BY_NAME:
+            if name in _KEYS[section]:
                 self.settings[f"{prefix}.{name}"] = Setting(value)
             else:
                 self.faults.append(_unknown(f"{prefix}.{name}", "key", _nearest_key(prefix, name)))
@@ -81,7 +81,7 @@ class Layers:
     def _add_text(self, dotted: str, text: str, variable: str = "") -> None:
         section, _, name = dotted.partition(".")
         route, _, key_name = name.rpartition(".")
-        key = _BY_NAME.get((section, key_name))
+        key = _KEYS[section].get(key_name) if section in _KEYS else None
         if key is None or bool(route) != (section == "routes"):
             prefix = f"routes.{route or 'NAME'}" if section == "routes" else section
             nearest = _nearest_key(prefix, key_name)
@@ -116,9 +116,9 @@ def _nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
 
 def _nearest_key(prefix: str, name: str) -> str | None:
     """A similar name in the same section, else the same name in another, else whatever looks alike."""
-    known = [(key.section, key.name) for key in KEYS]
+    known = [(section, other) for section in SECTIONS for other in _KEYS[section]]
     if prefix.startswith("routes."):
-        known += [(prefix, key.name) for key in ROUTE_KEYS]
+        known += [(prefix, other) for other in ROUTE]
     beside = _nearest(name, [other for section, other in known if section == prefix], 0.6)
     if beside:
         return f"{prefix}.{beside}"

@@ -10,6 +10,7 @@ from holdfast.config.faults import Fault
 from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import Address, Config, Route
 from holdfast.config.units import DURATIONS, LONGEST_DURATION, format_duration
+from holdfast.core.schedule import schedule_span
 
 # What the kernel's sockaddr_un holds, less the closing NUL.
 _LONGEST_SOCKET_PATH = 107
@@ -28,11 +29,6 @@ class RouteRule:
 
     keys: tuple[str, ...]
     check: Callable[[str, Route], Fault | None]
-
-
-def schedule_span(base: int, max_retries: int) -> int:
-    """Milliseconds from the first failed attempt to the last retry."""
-    return ((1 << max_retries) - 1) * base
 
 
 def _lanes_fit(config: Config) -> Fault | None:

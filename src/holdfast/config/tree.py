@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from holdfast.core.circuit import CircuitRules
+from holdfast.core.schedule import RetryRules
+from holdfast.core.store_rules import StoreRules
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -67,30 +71,6 @@ class Ingest:
     token_file: Path | None  # None: no token is asked for
     idempotency: int  # ms
     max_delay: int  # ms
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    base: int  # ms
-    max_retries: int
-    expire_after: int  # ms; left out, the schedule's own span
-    jitter: float  # fraction of the wait
-    retry_after_limit: int  # ms
-
-
-@dataclass(frozen=True, slots=True)
-class Circuit:
-    scope: Literal["host", "url"]
-    url_hosts: tuple[str, ...]  # patterns
-    window: int  # ms
-    min_attempts: int
-    failure_rate: float  # 0: the rule is off
-    disable_after: int  # 0: the rule is off
-    freeze_after: int  # 0: the rule is off
-    freeze_silence: int  # ms
-    freeze_at: int  # 0: the rule is off
-    probe_every: int  # ms
-    forget_after: int  # ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +151,8 @@ class Config:
     listen: Listen
     store: Store
     ingest: Ingest
-    retry: Retry
-    circuit: Circuit
+    retry: RetryRules
+    circuit: CircuitRules
     delivery: Delivery
     egress: Egress
     retention: Retention
@@ -180,3 +160,9 @@ class Config:
     process: Process
     log: Log
     routes: dict[str, Route]
+
+    def store_rules(self, run: int) -> StoreRules:
+        """The rules of a store that was opened at `run`."""
+        return StoreRules(
+            self.circuit, self.retry, self.ingest.idempotency, self.store.host_share, self.delivery.per_host, run
+        )

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 BUCKETS = 60
 
@@ -72,17 +72,21 @@ TRANSITIONS: Mapping[CircuitState, Mapping[Event, tuple[CircuitState, Reason | N
 
 @dataclass(frozen=True, slots=True)
 class CircuitRules:
-    """The numbers; 0 turns a rule off. Times in milliseconds."""
+    """The keys of [circuit]. Times are milliseconds. `failure_rate`, `disable_after`, `freeze_after` and `freeze_at`
+    each turn a rule off when they are 0. `url_hosts` are patterns: "*", "*.example.com", "host".
+    """
 
-    window: int = 3_600_000
-    min_attempts: int = 100
-    failure_rate: float = 0.70
-    disable_after: int = 2_000
-    freeze_after: int = 2_000
-    freeze_silence: int = 72 * 3_600_000
-    freeze_at: int = 50_000
-    probe_every: int = 600_000
-    forget_after: int = 7 * 86_400_000
+    scope: Literal["host", "url"]
+    url_hosts: tuple[str, ...]
+    window: int
+    min_attempts: int
+    failure_rate: float
+    disable_after: int
+    freeze_after: int
+    freeze_silence: int
+    freeze_at: int
+    probe_every: int
+    forget_after: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast.core.message import Entry, MessageId, Place, Standing, id_text, parse_id
+from holdfast.core.schedule import MOST_RETRIES
 
-MOST_RETRIES = 20
 MOST_ATTEMPTS = 1 << 30
 """As many more fit into the columns of a database."""
 SKEW = 24 * 3_600_000

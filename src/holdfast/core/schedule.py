@@ -10,14 +10,19 @@ from dataclasses import dataclass
 
 from holdfast.core.message import DeadReason
 
+MOST_RETRIES = 20
+"""The largest `max_retries`."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    base: int = 84_800
-    max_retries: int = 11
-    expire_after: int = ((1 << 11) - 1) * 84_800
-    jitter: float = 0.0
-    retry_after_limit: int = 24 * 3_600_000
+    """The keys of [retry]. Times are milliseconds; `jitter` is a fraction of the wait."""
+
+    base: int
+    max_retries: int
+    expire_after: int
+    jitter: float
+    retry_after_limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class RetryAt:
 @dataclass(frozen=True, slots=True)
 class Dead:
     reason: DeadReason
+
+
+def schedule_span(base: int, max_retries: int) -> int:
+    """Milliseconds from the first failed attempt to the last retry."""
+    return ((1 << max_retries) - 1) * base
 
 
 def wait_before(rules: RetryRules, retry: int) -> int:

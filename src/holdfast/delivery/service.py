@@ -13,8 +13,6 @@ from holdfast.clock import Clock
 from holdfast.config import Config, Route
 from holdfast.core.addresses import unmapped
 from holdfast.core.board import Board
-from holdfast.core.circuit import CircuitRules
-from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
@@ -22,7 +20,7 @@ from holdfast.delivery.lanes import LaneCache
 from holdfast.delivery.outcomes import OutcomeHandler
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
-from holdfast.delivery.upkeep import Retention, Upkeep
+from holdfast.delivery.upkeep import Upkeep
 from holdfast.events import News
 from holdfast.store.port import SharedStore, Store
 
@@ -35,26 +33,6 @@ class RouteKeys:
 
     signers: Mapping[str, Signer] = field(default_factory=dict)
     certificates: Mapping[str, ClientCertificate] = field(default_factory=dict)
-
-
-def circuit_rules(config: Config) -> CircuitRules:
-    rules = config.circuit
-    return CircuitRules(
-        rules.window,
-        rules.min_attempts,
-        rules.failure_rate,
-        rules.disable_after,
-        rules.freeze_after,
-        rules.freeze_silence,
-        rules.freeze_at,
-        rules.probe_every,
-        rules.forget_after,
-    )
-
-
-def retry_rules(config: Config) -> RetryRules:
-    rules = config.retry
-    return RetryRules(rules.base, rules.max_retries, rules.expire_after, rules.jitter, rules.retry_after_limit)
 
 
 class Delivery:
@@ -77,13 +55,12 @@ class Delivery:
         *,
         shared: SharedStore | None = None,
     ) -> None:
-        circuit, retry = circuit_rules(config), retry_rules(config)
         self._lanes = LaneCache(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
-        self._board = Board(circuit, **_budgets(config))
-        self._outcomes = OutcomeHandler(circuit, retry, chance, tally, news)
+        self._board = Board(config.circuit, **_budgets(config))
+        self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, tally, news)
         self.dispatcher = Dispatcher(store, self._board, self._lanes, self._courier, self._outcomes, clock)
-        self._upkeep = Upkeep(store, self.dispatcher, clock, circuit, retry, _retention(config), tally, news)
+        self._upkeep = Upkeep(store, self.dispatcher, clock, config, tally, news)
         if shared is not None:
             self._listen_to(shared, clock)
 
@@ -108,12 +85,11 @@ class Delivery:
 
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""
-        circuit, retry = circuit_rules(config), retry_rules(config)
         self._lanes.configure(**_host_limits(config))
         self._courier.configure(**_terms(config, keys or RouteKeys()))
-        self._board.configure(circuit, **_budgets(config))
-        self._outcomes.configure(circuit, retry)
-        self._upkeep.configure(circuit, retry, _retention(config))
+        self._board.configure(config.circuit, **_budgets(config))
+        self._outcomes.configure(config.circuit, config.retry)
+        self._upkeep.configure(config)
         self.dispatcher.look_again()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -161,10 +137,6 @@ def _terms(config: Config, keys: RouteKeys) -> Terms:
 
 def _budgets(config: Config) -> Budgets:
     return {"first_attempts": config.delivery.first_attempts, "retries": config.delivery.retries}
-
-
-def _retention(config: Config) -> Retention:
-    return Retention(config.retention.delivered, config.retention.dead, config.ingest.idempotency)
 
 
 def _host_of(route: Route) -> str:

@@ -7,16 +7,15 @@ the clock or the network did meanwhile, receivers get their chance first.
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
 from holdfast.clock import Clock, sleep_until
-from holdfast.core.circuit import CircuitRules, CircuitState
+from holdfast.config import Config
+from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, Fenced, StoreAway
 from holdfast.core.lane import Lane
 from holdfast.core.message import DeadReason, MessageId, masked_lane
-from holdfast.core.schedule import RetryRules
 from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
@@ -44,13 +43,6 @@ GRACE = 600_000
 SWEEP_AT_MOST_EVERY = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    delivered: int
-    dead: int
-    keys: int
-
-
 class BusyLanes:
     """Lanes that have something in memory or under way. The writer asks while the loop stands still."""
 
@@ -70,18 +62,14 @@ class Upkeep:
         store: Store,
         dispatcher: Dispatcher,
         clock: Clock,
-        circuit: CircuitRules,
-        retry: RetryRules,
-        retention: Retention,
+        config: Config,
         tally: Tally,
         news: News,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._clock = clock
-        self._circuit = circuit
-        self._retry = retry
-        self._retention = retention
+        self._config = config
         self._tally = tally
         self._news = news
         self._called = trio.Event()
@@ -99,8 +87,8 @@ class Upkeep:
         """Look now whether there is something to sweep."""
         self._called.set()
 
-    def configure(self, circuit: CircuitRules, retry: RetryRules, retention: Retention) -> None:
-        self._circuit, self._retry, self._retention = circuit, retry, retention
+    def configure(self, config: Config) -> None:
+        self._config = config
         self.review()
 
     def review(self) -> None:
@@ -111,7 +99,7 @@ class Upkeep:
     def begin_grace(self) -> None:
         """Nothing expires or is purged for a while from now on, and disabled circuits are probed first."""
         self._started = self._clock.now()
-        self._grace_ends = self._started + min(GRACE, self._circuit.probe_every)
+        self._grace_ends = self._started + min(GRACE, self._config.circuit.probe_every)
         self.call()  # What is waited for may be by a time that was set back.
 
     # -- single lanes ------------------------------------------------------------------------------------------------
@@ -123,7 +111,7 @@ class Upkeep:
         now = self._clock.now()
         if lane.enabled:
             return self._consider_forgetting(lane, now)
-        expiry = lane.expiry_at(self._retry)
+        expiry = lane.expiry_at(self._config.retry)
         if expiry is None or expiry > now:
             return self._look_for_probe(lane, expiry, now)
         not_before = self._may_expire_at(lane)
@@ -142,7 +130,7 @@ class Upkeep:
         circuit = lane.circuit
         if lane.oldest is not None:
             return None
-        if max(circuit.last_attempt_at or 0, circuit.since) + self._circuit.forget_after <= now:
+        if max(circuit.last_attempt_at or 0, circuit.since) + self._config.circuit.forget_after <= now:
             self._store.submit(Forget(lane.key, done=lambda gone: self._forgotten(lane.key) if gone else None))
         elif lane.dirty:
             self._save(lane)
@@ -177,7 +165,7 @@ class Upkeep:
                 self._news.tell(logging.ERROR, "messages_expired", host=masked_lane(lane.key), count=len(ids))
                 self._dispatcher.revive(lane.key, lane.host.name)
 
-        born_before = now - self._retry.expire_after + 1
+        born_before = now - self._config.retry.expire_after + 1
         skip = frozenset(lane.known)
         self._store.submit(Expire(lane.key, born_before, now, STEP, skip, done=expired))
 
@@ -271,8 +259,8 @@ class Upkeep:
         """Nothing leaves by time in the grace after a start; for want of room it may at any time."""
         if now < self._grace_ends:
             return Purge(0, 0, 0, STEP)
-        retention = self._retention
-        return Purge(now - retention.delivered, now - retention.dead, now - retention.keys, STEP)
+        delivered, dead, keys = self._retention()
+        return Purge(now - delivered, now - dead, now - keys, STEP)
 
     async def _next_sweep(self) -> int:
         if not self._store.is_swept_here:
@@ -286,6 +274,10 @@ class Upkeep:
         """When the first record is past its retention; what is not there yet is so no sooner than if it came now."""
         if now < self._grace_ends:
             return self._grace_ends
-        retention = self._retention
-        kept = (retention.delivered, retention.dead, retention.keys)
-        return min((now + 1 if oldest is None else oldest) + span for oldest, span in zip(finished, kept, strict=True))
+        spans = self._retention()
+        return min((now + 1 if oldest is None else oldest) + span for oldest, span in zip(finished, spans, strict=True))
+
+    def _retention(self) -> tuple[int, int, int]:
+        """Milliseconds that records of delivered messages, dead messages and idempotency keys are kept."""
+        config = self._config
+        return config.retention.delivered, config.retention.dead, config.ingest.idempotency

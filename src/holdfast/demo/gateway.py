@@ -10,7 +10,7 @@ import trio
 from holdfast.config import Address, Config, build
 from holdfast.core.tally import Tally
 from holdfast.delivery.egress import Guard
-from holdfast.delivery.service import Delivery, circuit_rules, retry_rules
+from holdfast.delivery.service import Delivery
 from holdfast.demo.clock import FastClock
 from holdfast.demo.receiver import LOOPBACK
 from holdfast.demo.transports import plain_transport
@@ -26,7 +26,6 @@ from holdfast.process.lifecycle import Lifecycle, Stage
 from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.work import StoreRules
 
 
 def demo_config(folder: Path) -> Config:
@@ -45,21 +44,20 @@ def demo_config(folder: Path) -> Config:
 class Gateway:
     def __init__(self, config: Config, engine: LmdbEngine, clock: FastClock, resolve: Resolve) -> None:
         run = clock.now()
-        circuit, retry = circuit_rules(config), retry_rules(config)
-        share, per_host = config.store.host_share, config.delivery.per_host
-        rules = StoreRules(circuit, retry, config.ingest.idempotency, share, per_host, run)
         chance = secrets.SystemRandom().random
         self.config = config
         self.clock = clock
         self.tally = Tally()
         self.news = News(clock)
-        self.ledger = Ledger(engine, rules, clock, RandomBits())
+        self.ledger = Ledger(engine, config.store_rules(run), clock, RandomBits())
         self._guard = Guard(config.egress)
-        self._transport = plain_transport(resolve, max_answer=config.delivery.max_answer, max_idle=per_host)
+        limits = config.delivery
+        self._transport = plain_transport(resolve, max_answer=limits.max_answer, max_idle=limits.per_host)
         self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.tally)
         self.dispatcher = self._delivery.dispatcher
         self._lifecycle = Lifecycle(self.ledger, self.tally, run)
-        self.queries = Queries(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, circuit, retry)
+        rules = config.circuit, config.retry
+        self.queries = Queries(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, *rules)
         self.actions = Actions(self.queries, self.dispatcher, self.ledger, clock, self.tally, self.news)
 
     @asynccontextmanager

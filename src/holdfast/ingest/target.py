@@ -20,8 +20,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.config import Circuit
 from holdfast.config.hosts import ascii_name
+from holdfast.core.circuit import CircuitRules
 from holdfast.core.message import lane_name
 from holdfast.ingest.refusals import BAD_TARGET, Refused
 
@@ -75,7 +75,7 @@ def parse_target(url: bytes | str) -> Target:
     return make_target(scheme, host, port or DEFAULT_PORTS[scheme], path if path[:1] == b"/" else b"/" + path)
 
 
-def lane_of(target: Target, circuit: Circuit) -> str:
+def lane_of(target: Target, circuit: CircuitRules) -> str:
     """The key of the circuit that a target belongs to."""
     if circuit.scope == "url" or matches_host(target.host, circuit.url_hosts):
         return lane_name(target.url.partition("?")[0])

@@ -9,23 +9,7 @@ from typing import Any
 import trio
 
 from holdfast.config import Config, read_regular
-
-NEEDS_RESTART = (
-    "listen.ingest",
-    "listen.status",
-    "listen.probe",
-    "listen.control",
-    "listen.control_group",
-    "store.path",
-    "store.max_size",
-    "store.url",
-    "store.spool",
-    "ingest.idempotency",
-    "delivery.max_answer",
-    "process.split",
-    "process.watch_config",
-)
-"""What is open (sockets, files, connections, processes), what stored keys were laid out by, tasks that run or don't."""
+from holdfast.config.keys import NEEDS_RESTART
 
 
 def files_read(config: Config, file: Path | None) -> list[Path]:

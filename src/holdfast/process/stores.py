@@ -18,14 +18,13 @@ from holdfast.clock import BootClock, SharedClock
 from holdfast.config import Config, DatabaseUrl
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.ownership import Role
-from holdfast.delivery.service import circuit_rules, retry_rules
+from holdfast.core.store_rules import StoreRules
 from holdfast.operate.forwarding import Owners
 from holdfast.process.lifecycle import Keeping
 from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.folder import make_folder, take_folder
 from holdfast.store.embedded.ledger import Ledger, last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.port import SharedStore, Store
 from holdfast.store.spool import Database, Spool
 
@@ -109,7 +108,7 @@ def _open_embedded(config: Config, undo: ExitStack) -> Opened:
     undo.callback(engine.close)
     clock = BootClock(last_time(engine))
     run = clock.now()
-    ledger = Ledger(engine, store_rules(config, run), clock, RandomBits())
+    ledger = Ledger(engine, config.store_rules(run), clock, RandomBits())
     ledger.open()
     folder = config.store.path
     return Opened(ledger, clock, run, str(folder), engine.close, ledger=ledger, volume=folder)
@@ -129,7 +128,7 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
     with suppress(StoreAway):
         clock.follow(make_contact(url.whole))
     run = clock.now()
-    rules = store_rules(config, run)
+    rules = config.store_rules(run)
     store = PostgresStore(url.whole, rules, clock, RandomBits(), max_size=config.store.max_size, delivers=role.delivers)
     undo.callback(store.close)
     store.on_time = clock.follow
@@ -147,14 +146,3 @@ def _spool(store: Database, engine: LmdbEngine, rules: StoreRules, clock: BootCl
     ledger = Ledger(engine, rules, clock, RandomBits())
     ledger.open()
     return Spool(store, ledger, rules, clock)
-
-
-def store_rules(config: Config, run: int) -> StoreRules:
-    return StoreRules(
-        circuit_rules(config),
-        retry_rules(config),
-        config.ingest.idempotency,
-        config.store.host_share,
-        config.delivery.per_host,
-        run,
-    )

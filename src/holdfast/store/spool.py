@@ -22,8 +22,8 @@ import trio
 from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.message import Message, MessageId
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.moving import PAGE, Moved, Mover, Moving, TakeIn
 from holdfast.store.port import Accept, Acceptance, Accepted, Done, Forget, Hearing, Purge, Shelve
 

@@ -21,10 +21,11 @@ import trio
 from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, CorruptRecord, StoreError, StoreFull, StoreUnusable
 from holdfast.core.message import Message, MessageId, next_id
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.asking import Asking
 from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
-from holdfast.store.embedded.work import Group, StoreRules
+from holdfast.store.embedded.work import Group
 from holdfast.store.embedded.writes import Writer, prepare
 from holdfast.store.grouping import Pace, group_size
 from holdfast.store.port import (

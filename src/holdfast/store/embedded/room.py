@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
-from holdfast.core.room import MESSAGE_COST, WATERMARK, refusal
+from holdfast.core.store_rules import MESSAGE_COST, WATERMARK, refusal
 from holdfast.store.embedded.reserve import LANE_ROOM, OUTCOME_ROOM
 from holdfast.store.embedded.shares import Shares
 from holdfast.store.embedded.tables import Room, Transaction

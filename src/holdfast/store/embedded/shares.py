@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.room import MESSAGE_COST
+from holdfast.core.store_rules import MESSAGE_COST
 from holdfast.store import records
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import BATCH, rows_after, step, walk

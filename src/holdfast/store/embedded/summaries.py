@@ -11,9 +11,9 @@ from holdfast.core.budget import class_of
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import wake_at
 from holdfast.core.schedule import expires_at
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.reads import heads_of
 from holdfast.store.embedded.tables import Moment, Table, Transaction, moment_key
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.records import lane_key, lane_or_none
 
 NEVER = 1 << 62

@@ -7,28 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.circuit import Circuit, CircuitRules
+from holdfast.core.circuit import Circuit
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
-from holdfast.core.schedule import RetryRules
+from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
 from holdfast.store.embedded import keys
 from holdfast.store.embedded.room import RoomKeeper
 from holdfast.store.embedded.tables import Table, Transaction, first_value, prefixed
 from holdfast.store.port import LaneRecord, Operation
 from holdfast.store.records import lane_key, numbered, stamp
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRules:
-    """The numbers that the tables depend on. `run` is the moment of this start."""
-
-    circuit: CircuitRules
-    retry: RetryRules
-    idempotency: int
-    host_share: float
-    per_host: int
-    run: int
 
 
 @dataclass(slots=True)

@@ -13,12 +13,13 @@ from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.place import after_attempt, first_place
 from holdfast.core.schedule import RetryAt
+from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
 from holdfast.store.embedded import attempts, bulk, handing, keys
 from holdfast.store.embedded.room import RoomKeeper, claim_of
 from holdfast.store.embedded.summaries import NEVER, summarise
 from holdfast.store.embedded.tables import META_LATEST, Room, Table, Transaction
-from holdfast.store.embedded.work import Group, StoreRules, Work
+from holdfast.store.embedded.work import Group, Work
 from holdfast.store.port import (
     Accept,
     Accepted,

@@ -11,8 +11,8 @@ import trio
 
 from holdfast.clock import SharedClock
 from holdfast.core.errors import CommitFailed, StoreAway, StoreError
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.moving import Moved, Mover, Moving
 from holdfast.store.postgres.contact import make_contact
 from holdfast.store.postgres.store import PostgresStore

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import MessageId, Standing, id_text
-from holdfast.core.room import MESSAGE_COST
+from holdfast.core.store_rules import MESSAGE_COST, StoreRules
 from holdfast.store import records
 from holdfast.store.embedded.keys import epochs
 from holdfast.store.embedded.shares import known_shares
@@ -17,7 +17,6 @@ from holdfast.store.embedded.standing import INDEXES, entry_id, is_seated, place
 from holdfast.store.embedded.summaries import rows_of_summary, summary_of
 from holdfast.store.embedded.tables import Engine, Table, Transaction, prefixed
 from holdfast.store.embedded.walking import has_row, walk
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.sound import ID, fault_of
 
 DETAILS = (Table.BODIES, Table.PLACES, Table.ATTEMPTS)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.errors import StoreUnusable
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.incoming import Imported, NotAnExport, check_header
 from holdfast.store.moving import Moved
 from holdfast.store.offline.export import export_lines
@@ -37,7 +37,6 @@ __all__ = [
     "NotAnExport",
     "OfflineStore",
     "Repaired",
-    "StoreRules",
     "check_header",
     "open_database",
     "open_store",

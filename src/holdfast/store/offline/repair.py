@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.message import MessageId, Standing
+from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
 from holdfast.store.embedded.room import RoomKeeper
 from holdfast.store.embedded.shares import count_shares, write_shares
@@ -18,7 +19,7 @@ from holdfast.store.embedded.standing import INDEXES, is_seated, is_told_by_defa
 from holdfast.store.embedded.summaries import rows_of_summary, summary_of
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import STEP_BYTES, has_row, put_row, remove_row, rows_after, walk
-from holdfast.store.embedded.work import Group, StoreRules, Work
+from holdfast.store.embedded.work import Group, Work
 from holdfast.store.offline.clues import Clue, gather, reason_of, settle
 from holdfast.store.offline.fsck import DETAILS, SUMMARISED, ids_of, stray, stray_summary
 from holdfast.store.offline.set_aside import SetAside

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import MessageId, Standing
+from holdfast.core.store_rules import StoreRules
 from holdfast.store import incoming, records
 from holdfast.store.embedded import keys
 from holdfast.store.embedded.attempts import rows_of
@@ -20,7 +21,7 @@ from holdfast.store.embedded.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.embedded.summaries import summarise
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import put_row
-from holdfast.store.embedded.work import Group, StoreRules, Work
+from holdfast.store.embedded.work import Group, Work
 from holdfast.store.incoming import Imported
 from holdfast.store.lines import Delivered, Key, Record
 from holdfast.store.moving import Moving

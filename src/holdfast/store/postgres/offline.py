@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.core.errors import StoreUnusable
-from holdfast.store.embedded.work import StoreRules
+from holdfast.core.store_rules import StoreRules
 from holdfast.store.incoming import Imported
 from holdfast.store.offline.fsck import Finding
 from holdfast.store.offline.repair import Repaired

@@ -15,8 +15,8 @@ from holdfast.core.lane import Lane
 from holdfast.core.message import Attempt, MessageId, Place, Standing
 from holdfast.core.ownership import shard_of
 from holdfast.core.place import after_attempt
-from holdfast.core.room import cost_of
 from holdfast.core.schedule import Dead, RetryAt
+from holdfast.core.store_rules import cost_of
 from holdfast.store import records
 from holdfast.store.embedded.summaries import NEVER
 from holdfast.store.embedded.writes import live_record

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, MessageId
-from holdfast.core.room import WATERMARK, cost_of
+from holdfast.core.store_rules import WATERMARK, cost_of
 from holdfast.store import incoming, records
 from holdfast.store.incoming import Imported
 from holdfast.store.lines import Delivered, Key, Record

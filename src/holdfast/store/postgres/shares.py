@@ -7,7 +7,7 @@ is their sum, and always exact. The rows of those that are gone are folded into 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.core.room import MESSAGE_COST
+from holdfast.core.store_rules import MESSAGE_COST
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import DEAD, RETRY
 

@@ -22,9 +22,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreAway, StoreError
 from holdfast.core.message import Entry, Message, MessageId, Standing, State, next_id
 from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, shard_of
-from holdfast.core.room import WATERMARK
+from holdfast.core.store_rules import WATERMARK, StoreRules
 from holdfast.store.embedded.summaries import NEVER
-from holdfast.store.embedded.work import StoreRules
 from holdfast.store.grouping import group_size
 from holdfast.store.moving import Moving
 from holdfast.store.port import (

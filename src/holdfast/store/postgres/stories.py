@@ -12,8 +12,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, State
 from holdfast.core.place import state_of
-from holdfast.core.room import WATERMARK
 from holdfast.core.schedule import expires_at
+from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
 from holdfast.store.looking import LOOKED_AT, choose
 from holdfast.store.port import CircuitView, DeadFilter, Finished, StoreStatistics, Story

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from holdfast.core.ownership import shard_of
-from holdfast.store.embedded.work import StoreRules
+from holdfast.core.store_rules import StoreRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,33 @@
-"""How much room a store has: for everyone up to the watermark, and for each host up to its share."""
+"""The rules that every store follows: which numbers its tables depend on, and which messages it has room for.
 
+A store takes messages up to the watermark, and of each host up to its share.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
+from holdfast.core.schedule import RetryRules
 
 WATERMARK = 0.9
 """The part of `store.max_size` from which no new message is taken: deliveries need room to make room."""
 MESSAGE_COST = 4_096
 """What each message counts for against its host's share, on top of its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRules:
+    """The numbers that a store's tables depend on. `idempotency` is in milliseconds; `run` is when the store was
+    opened.
+    """
+
+    circuit: CircuitRules
+    retry: RetryRules
+    idempotency: int
+    host_share: float
+    per_host: int
+    run: int
 
 
 def cost_of(message: Message) -> int:

@@ -1,6 +1,6 @@
 """When a store takes no new message, and whom that concerns."""
 
-from holdfast.core.room import MESSAGE_COST, cost_of, refusal
+from holdfast.core.store_rules import MESSAGE_COST, cost_of, refusal
 from tests.core.build import entry
 
 MESSAGE = entry("h:443").message._replace(body=b"x" * 100)
