@@ -11,7 +11,7 @@ from holdfast.core.tally import Tally
 from holdfast.events import News
 from holdfast.operate.ports import Deliveries
 from holdfast.operate.queries import Queries
-from holdfast.operate.requests import at_most, choice, moment, only, problem, text
+from holdfast.operate.requests import bulk_limit, choice, moment, problem, refuse_unknown, text
 from holdfast.store.port import (
     DeadFilter,
     DropDead,
@@ -50,7 +50,7 @@ class Actions:
 
     async def freeze(self, name: str) -> dict[str, Any]:
         """Also a host not yet seen; says when its messages begin to expire."""
-        key, host = await self._queries.find_or_name_circuit(name)
+        key, host = await self._queries.key_and_host(name)
         change = await self._deliveries.freeze(key, host)
         circuit = await self._queries.circuit(key)
         expires = await self._queries.first_expiry(key)
@@ -92,12 +92,12 @@ class Actions:
     # -- in bulk -----------------------------------------------------------------------------------------------------
 
     async def drop_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        only(body, "host", "before", "state", "limit")
+        refuse_unknown(body, "host", "before", "state", "limit")
         state = choice(State, "state", body.get("state"))
         if state in (State.DELIVERED, State.IN_FLIGHT):
             raise problem(400, "bad-body", "Only messages that wait or are dead can be dropped.")
         select = MessageFilter(await self._lane(body), moment("before", body.get("before"), FOREVER), state)
-        limit, dropped = at_most(body), 0
+        limit, dropped = bulk_limit(body), 0
         while True:
             step = STEP if limit is None else min(STEP, limit - dropped)
             swept: Swept = await self._store.perform(DropMessages(select, step, self._deliveries.in_flight))
@@ -108,11 +108,11 @@ class Actions:
             select = MessageFilter(select.lane, select.before, select.state, swept.after)
 
     async def replay(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        replayed = await self._replay(await self.dead_filter(body), limit := at_most(body))
+        replayed = await self._replay(await self.dead_filter(body), limit := bulk_limit(body))
         return {"replayed": replayed, "done": limit is None or replayed < limit}
 
     async def drop_dead(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        select, limit, dropped = await self.dead_filter(body), at_most(body), 0
+        select, limit, dropped = await self.dead_filter(body), bulk_limit(body), 0
         while True:
             step = STEP if limit is None else min(STEP, limit - dropped)
             swept: Swept = await self._store.perform(DropDead(select, step))
@@ -142,7 +142,7 @@ class Actions:
             self._deliveries.slow_start(lane, host)
 
     async def dead_filter(self, body: Mapping[str, Any]) -> DeadFilter:
-        only(body, "host", "since", "until", "reason", "limit")
+        refuse_unknown(body, "host", "since", "until", "reason", "limit")
         return DeadFilter(
             await self._lane(body),
             moment("since", body.get("since"), 0),
@@ -152,7 +152,7 @@ class Actions:
 
     async def _lane(self, body: Mapping[str, Any]) -> str | None:
         host = text("host", body.get("host"))
-        return await self._queries.lane_named(host) if host else None
+        return (await self._queries.key_and_host(host))[0] if host else None
 
     async def _known(self, text: str) -> tuple[MessageId, str, str]:
         id = parse_id(text)

@@ -21,7 +21,7 @@ from holdfast.operate import json_shapes
 from holdfast.operate.actions import Actions
 from holdfast.operate.ports import Condition, Deliveries
 from holdfast.operate.queries import Queries
-from holdfast.operate.requests import Call, Route, Router, answer, flag, only, problem
+from holdfast.operate.requests import Call, Route, Router, answer, flag, problem, refuse_unknown
 from holdfast.store.port import DeadFilter, Store
 
 JSON_LINES = [(b"content-type", b"application/jsonl")]
@@ -35,8 +35,8 @@ _MOST_GROUP_BYTES = 1024
 
 
 class ControlSocket:
-    """`reload` takes over the config as it is now and says what that changed; `drain_timeout` is how long a call may
-    wait for the drain to come to its end, in seconds.
+    """`reload` applies the config file and returns what changed. `drain_timeout` is how long a drain call may wait, in
+    seconds.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ControlSocket:
         return answer(await self._queries.circuit(call.name))
 
     async def _unfreeze(self, call: Call) -> Response:
-        only(call.body, "replay_dead")
+        refuse_unknown(call.body, "replay_dead")
         return answer(await self._actions.unfreeze(call.name, replay_dead=flag(call.body, "replay_dead")))
 
     async def _freeze(self, call: Call) -> Response:
@@ -130,8 +130,10 @@ class ControlSocket:
         return StreamingResponse(200, JSON_LINES, _lines(self._news.listen()))
 
     async def _drain(self, call: Call) -> Response:
-        """As before an exit, without exiting. `wait` answers when nothing is due or in flight, or the time is over."""
-        only(call.body, "cancel", "wait")
+        """Like the drain before an exit, but the gateway keeps running. With `wait` it answers when nothing is due or
+        in flight, or after the timeout.
+        """
+        refuse_unknown(call.body, "cancel", "wait")
         if flag(call.body, "cancel"):
             self._condition.resume()
         else:
@@ -143,15 +145,15 @@ class ControlSocket:
         return answer({"draining": self._condition.draining, "quiet": quiet, "in_flight": in_flight})
 
     async def _reload(self, call: Call) -> Response:
-        only(call.body)
+        refuse_unknown(call.body)
         try:
             return answer(await self._reload_config())
         except ConfigError as error:
             faults = [str(fault) for fault in error.faults]
-            detail = f"The config has faults, the old one stays: {'; '.join(faults)}"
+            detail = f"The config has faults; the old one stays in force: {'; '.join(faults)}"
             raise problem(422, "bad-config", detail, faults=faults) from None
         except ReloadUnfinished as error:
-            detail = f"The new config is in force, but not everywhere: {error}. Reload again to see when it has."
+            detail = f"The new config is in force, but not everywhere: {error}. Reload again to check."
             raise problem(503, "reload-unfinished", detail) from None
 
 

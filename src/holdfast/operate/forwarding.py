@@ -13,7 +13,7 @@ import trio
 from holdfast.core.errors import StoreAway
 from holdfast.http.problem import Problem
 from holdfast.operate.actions import Actions
-from holdfast.operate.requests import at_most, problem, store_problems
+from holdfast.operate.requests import bulk_limit, problem, store_problems
 
 WITHOUT_OWNER = ("drop", "retry")
 """What can be done while nobody delivers: nobody has these messages in memory."""
@@ -64,7 +64,7 @@ class ForwardingActions(Actions):
         return await self._at(record.host, "unfreeze", name=name, replay_dead=replay_dead)
 
     async def freeze(self, name: str) -> dict[str, Any]:
-        _, host = await self._queries.find_or_name_circuit(name)
+        _, host = await self._queries.key_and_host(name)
         return await self._at(host, "freeze", name=name)
 
     async def probe(self, name: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class ForwardingActions(Actions):
         """Each owner drops its own, this replica first."""
         if not self.owners.are_complete:
             raise problem(503, "no-owner", "No replica delivers to some hosts at present; ask again in some seconds.")
-        limit = at_most(body)
+        limit = bulk_limit(body)
         total = await self._here("drop_messages", body=dict(body))
         for owner in self.owners.others():
             left = {} if limit is None else {"limit": limit - total["dropped"]}

@@ -1,4 +1,4 @@
-"""Messages, circuits and times as JSON, in the shapes that programs rely on."""
+"""Messages, circuits and times as JSON. Programs rely on these shapes."""
 
 import base64
 from typing import Any
@@ -18,7 +18,7 @@ def seconds(ms: int) -> float:
 
 
 def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
-    """`masked` hides the target's path, as everywhere but on the control socket."""
+    """`masked` hides the target's path. Only the control socket shows it."""
     it = story.message
     state = State.IN_FLIGHT if in_flight else story.state
     return {
@@ -50,7 +50,9 @@ def dead_letter(story: Story) -> dict[str, Any]:
 
 
 def _retries_used(story: Story) -> int:
-    """Retry numbers used up in this life. A place names the number that comes next, a delivered message keeps none."""
+    """Retries made since the message was accepted or replayed. A place holds the number of the next retry; a delivered
+    message has no place.
+    """
     place = story.place
     if place is not None:
         return place.retry - 1 if place.standing is Standing.RETRY and place.retry else place.retry

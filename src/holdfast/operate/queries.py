@@ -1,4 +1,4 @@
-"""Questions about the gateway, answered from the store, from delivery and from the process; both listeners ask here."""
+"""Questions about the gateway, answered as JSON from the store, delivery and the process. All listeners use them."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from holdfast.operate.ports import Condition, Deliveries, Spooled
 from holdfast.operate.requests import LONGEST_PAGE, after_id, choice, circuit_name, page_limit, problem
 from holdfast.store.port import CircuitView, Store, Story
 
-CANDIDATES = 20
+MOST_CANDIDATES = 20
 
 _MASKED = re.compile(r"https?://[^/]+/#[0-9a-f]{8}")
 _FULL_NAME = re.compile(r"[a-z0-9._-]+:[0-9]{1,5}|\[[0-9a-f:.]+\]:[0-9]{1,5}")
@@ -87,21 +87,21 @@ class Queries:
         }
 
     def _clock_state(self) -> dict[str, Any]:
-        """How far holdfast's time is ahead of the wall clock, and whether that is more than clocks usually differ."""
+        """How far the gateway's clock is ahead of the wall clock, and whether that is more than usual."""
         ahead = offset(self._clock)
         return {"offset": json_shapes.seconds(ahead), "off": is_off(ahead)}
 
     def degraded(self) -> list[str]:
-        troubles = {"store_away": self._condition.store_away, "store_full": self._condition.store_full}
-        return [name for name, is_so in troubles.items() if is_so]
+        states = {"store_away": self._condition.store_away, "store_full": self._condition.store_full}
+        return [name for name, holds in states.items() if holds]
 
     def health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the process can make progress, and the checks behind it."""
+        """Whether the process can make progress, with its checks."""
         trouble = self._condition.store_trouble
         return trouble is None, {"status": "failing" if trouble else "ok", "checks": {"store": trouble or "ok"}}
 
     def readiness(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
-        """Never depends on receivers: a sidecar must not take its app down for their sake."""
+        """Never depends on receivers: a failing receiver must not take the app next to the sidecar out of service."""
         condition = self._condition
         degraded = self.degraded()
         ready = condition.ready and not condition.draining and condition.store_trouble is None
@@ -109,7 +109,7 @@ class Queries:
         return ready and not (strict and degraded), document
 
     async def circuits(self, query: Mapping[str, str], *, masked: bool) -> dict[str, Any]:
-        """A page of circuits. Where circuits go by URL, `masked` hides the paths, in `next` too."""
+        """A page of circuits. If circuits are per URL, `masked` hides their paths, also in `next`."""
         state = choice(CircuitState, "state", query.get("state"))
         after = await self._unmasked(circuit_name(query["after"])) if query.get("after") else None
         found, following = await self._store.circuits(state, after, page_limit(query))
@@ -121,7 +121,7 @@ class Queries:
         return self._circuit(await self.find_circuit(name, masked=masked), masked=masked)
 
     async def _unmasked(self, key: str) -> str:
-        """The key that a masked one stands for, looked for among the URLs of its host."""
+        """The key that a masked one stands for, found among the URLs of its host."""
         if not _MASKED.fullmatch(key):
             return key
         prefix = key.rpartition("#")[0]
@@ -134,8 +134,8 @@ class Queries:
         return key
 
     async def find_circuit(self, name: str, *, masked: bool = False) -> CircuitView:
-        """The circuit of this key, whole or masked, or the only one of this host when no port is given. `masked` hides
-        the paths where there are several.
+        """The circuit of this key, full or masked; without a port, the only circuit of this host. `masked` hides the
+        paths of the candidates if there are several.
         """
         exact = await self._store.circuit(await self._unmasked(circuit_name(name)))
         if exact is not None:
@@ -147,30 +147,26 @@ class Queries:
             keys = [masked_lane(view.record.key) if masked else view.record.key for view in candidates]
             detail = f"{name} has several circuits; name one of {', '.join(keys)}."
             raise problem(404, "ambiguous-host", detail, candidates=keys)
-        raise problem(404, "unknown-host", f"There is no circuit for {name}: nothing was sent to it lately.")
+        raise problem(404, "unknown-host", f"There is no circuit for {name}: nothing was sent to it recently.")
 
-    async def find_or_name_circuit(self, name: str) -> tuple[str, str]:
-        """The key and host of a circuit, or of one that was never seen when it is named in full."""
+    async def key_and_host(self, name: str) -> tuple[str, str]:
+        """The key and host of a circuit. A full host:port is taken as it is if it has no circuit: it may be new, or its
+        circuit may be forgotten while dead letters are still kept.
+        """
         if await self._store.circuit(circuit_name(name)) is None and _FULL_NAME.fullmatch(name):
             return name, name
         record = (await self.find_circuit(name)).record
         return record.key, record.host
 
-    async def lane_named(self, name: str) -> str:
-        """The lane of a host; of one whose circuit is forgotten, dead letters may still be there."""
-        if await self._store.circuit(circuit_name(name)) is None and _FULL_NAME.fullmatch(name):
-            return name
-        return (await self.find_circuit(name)).record.key
-
     async def first_expiry(self, key: str) -> str | None:
-        """When the messages of a circuit that is not enabled begin to expire."""
+        """When the first message of a circuit expires if the circuit stays as it is."""
         view = await self._store.circuit(key)
         if view is None or view.oldest is None:
             return None
         return json_shapes.moment(expires_at(self._retry_rules, view.oldest, view.record.circuit.enabled_at))
 
     def page(self) -> dict[str, Any]:
-        """What the page needs beyond `status`: charts, the latest failures, and the rules that it draws by."""
+        """Data for the page beyond `status`: charts, the latest failures, and the rules."""
         now, tally = self._clock.now(), self._condition.tally
         return {
             "now": json_shapes.moment(now),
@@ -190,9 +186,7 @@ class Queries:
         id = parse_id(text)
         story = await self._store.story(id) if id is not None else None
         if story is None:
-            raise problem(
-                404, "unknown-message", f"There is no message {text}: it never was, or is past its retention."
-            )
+            raise problem(404, "unknown-message", f"There is no message {text}, or it is past its retention.")
         document = self._message(story, masked=masked)
         if not masked:
             document["why"] = await self._why(story, State(document["state"]))
@@ -207,7 +201,7 @@ class Queries:
 
     async def messages(self, query: Mapping[str, str]) -> dict[str, Any]:
         state = choice(State, "state", query.get("state"))
-        lane = await self.lane_named(query["host"]) if query.get("host") else None
+        lane = (await self.key_and_host(query["host"]))[0] if query.get("host") else None
         after = after_id(query.get("after"))
         found, following = await self._store.stories(state, lane, after, page_limit(query))
         return {
@@ -228,7 +222,7 @@ class Queries:
         return json_shapes.message(story, in_flight=in_flight, masked=masked)
 
     async def _starting_with(self, prefix: str) -> list[CircuitView]:
-        found, _ = await self._store.circuits(None, prefix, CANDIDATES)
+        found, _ = await self._store.circuits(None, prefix, MOST_CANDIDATES)
         return [view for view in found if view.record.key.startswith(prefix)]
 
 
@@ -237,8 +231,8 @@ def _spooled(spool: Spooled | None) -> dict[str, Any]:
 
 
 def _prefixes(host: str) -> list[str]:
-    """What keys of a host begin with: host:port, and URLs where circuits go by URL. Never a part of a path: whoever may
-    not see paths must not find them out piece by piece either.
+    """The prefixes of a host's keys: host:port, and URLs if circuits are per URL. Never part of a path: clients that
+    may not see paths must not guess them piece by piece.
     """
     if "/" in host:
         return []

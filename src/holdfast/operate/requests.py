@@ -14,18 +14,18 @@ from holdfast.core.message import LANE_NAME_LIMIT, DeadReason, MessageId, State,
 from holdfast.http.problem import Problem
 from holdfast.http.server import Request, Response, StreamingResponse
 
-JSON_TYPE = (b"content-type", b"application/json")
-PAGE = 100
+DEFAULT_PAGE = 100
 LONGEST_PAGE = 1_000
 
 Choice = TypeVar("Choice", State, CircuitState, DeadReason)
 
+_JSON_TYPE = (b"content-type", b"application/json")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _CIRCUIT_NAME = re.compile(rf"[!-~]{{1,{LANE_NAME_LIMIT}}}")
 
 
 class Call(NamedTuple):
-    """A request as a handler sees it: what the path names, the query, and the JSON of the body."""
+    """A request as a handler sees it: the name in the path, the query, and the JSON object in the body."""
 
     name: str
     query: Mapping[str, str]
@@ -36,7 +36,7 @@ Handler = Callable[[Call], Awaitable[Response | StreamingResponse]]
 
 
 class Route(NamedTuple):
-    """`path` may have one `{}` segment, which stands for one percent-encoded name."""
+    """`path` may have one `{}` segment, which matches one percent-encoded name."""
 
     method: str
     path: str
@@ -44,7 +44,7 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Finds the handler of a request, or says what is wrong with it."""
+    """Calls the handler of a request; a request without one gets a problem."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._routes = [(route, route.path.split("/")) for route in routes]
@@ -59,36 +59,17 @@ class Router:
             if name is None:
                 continue
             if route.method == method:
-                return await _answered(route.handler, Call(name, _query(query), _body(request)))
+                parameters = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
+                with store_problems():
+                    return await route.handler(Call(name, parameters, _body(request)))
             allowed.append(route.method)
         if allowed:
             raise problem(405, "method-not-allowed", f"{path} takes {', '.join(allowed)}.", allow=", ".join(allowed))
         raise problem(404, "not-found", f"There is nothing at {path}.")
 
 
-async def _answered(handler: Handler, call: Call) -> Response | StreamingResponse:
-    with store_problems():
-        return await handler(call)
-
-
-@contextmanager
-def store_problems() -> Iterator[None]:
-    """What the store could not do, as whoever asked for it is told."""
-    try:
-        yield
-    except Fenced as error:
-        detail = "Another replica has just taken over what was asked for, and nothing of it was done. Repeat it."
-        raise problem(503, "moved", detail) from error
-    except StoreAway as error:
-        detail = f"The database is away ({error}); what was asked for may or may not be done. Repeat it in a while."
-        raise problem(503, "store-away", detail) from error
-    except CommitFailed as error:
-        detail = f"The disk failed ({error}), and the gateway ends; what was asked for may or may not be done."
-        raise problem(503, "store-failed", detail) from error
-
-
 def _match(pattern: list[str], segments: list[str]) -> str | None:
-    """What the `{}` of the pattern stands for; empty when it has none; None when the path is another one."""
+    """The name that `{}` stands for, or an empty string if the pattern has none. None if the path does not match."""
     if len(pattern) != len(segments):
         return None
     name = ""
@@ -102,12 +83,8 @@ def _match(pattern: list[str], segments: list[str]) -> str | None:
     return name
 
 
-def _query(text: str) -> dict[str, str]:
-    return {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
-
-
 def _body(request: Request) -> Mapping[str, Any]:
-    """Only a POST says something by its body; others may have one, which means nothing."""
+    """Only the body of a POST counts; other methods may have one, which is ignored."""
     if request.method != "POST" or not request.body:
         return {}
     try:
@@ -120,7 +97,10 @@ def _body(request: Request) -> Mapping[str, Any]:
 
 
 def answer(document: object, status: int = 200) -> Response:
-    return Response(status, [JSON_TYPE], json.dumps(document).encode() + b"\n")
+    return Response(status, [_JSON_TYPE], json.dumps(document).encode() + b"\n")
+
+
+# -- problems ----------------------------------------------------------------------------------------------------------
 
 
 def problem(status: int, slug: str, detail: str, *, allow: str | None = None, **extra: Any) -> Problem:
@@ -129,8 +109,27 @@ def problem(status: int, slug: str, detail: str, *, allow: str | None = None, **
     return Problem(status, title, detail, type=f"urn:holdfast:problem:{slug}", headers=headers, extra=extra)
 
 
+@contextmanager
+def store_problems() -> Iterator[None]:
+    """Turns errors of the store into problems."""
+    try:
+        yield
+    except Fenced as error:
+        detail = "Another replica has just taken over this host, and nothing was done. Repeat the request."
+        raise problem(503, "moved", detail) from error
+    except StoreAway as error:
+        detail = f"The database is unreachable ({error}). The request may or may not be done. Repeat it in a while."
+        raise problem(503, "store-away", detail) from error
+    except CommitFailed as error:
+        detail = f"The disk failed ({error}), and the gateway exits. The request may or may not be done."
+        raise problem(503, "store-failed", detail) from error
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
 def text(name: str, value: object) -> str | None:
-    """What a query or a body says as text, None for nothing."""
+    """A parameter that is text; None if it is absent or empty."""
     if value in (None, ""):
         return None
     if not isinstance(value, str):
@@ -149,7 +148,7 @@ def choice(kind: type[Choice], name: str, value: object) -> Choice | None:
 
 
 def page_limit(query: Mapping[str, str]) -> int:
-    value = query.get("limit") or str(PAGE)
+    value = query.get("limit") or str(DEFAULT_PAGE)
     if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= LONGEST_PAGE:
         raise problem(400, "bad-query", f"limit is a number from 1 to {LONGEST_PAGE}.")
     return int(value)
@@ -160,12 +159,12 @@ def after_id(value: str | None) -> MessageId | None:
         return None
     id = parse_id(value)
     if id is None:
-        raise problem(400, "bad-query", "after is the id of a message, as `next` gives it.")
+        raise problem(400, "bad-query", "after is the id of a message, as in `next`.")
     return id
 
 
 def moment(name: str, value: object, otherwise: int) -> int:
-    """A moment as RFC 3339, in milliseconds."""
+    """An RFC 3339 time in milliseconds."""
     given = text(name, value)
     if given is None:
         return otherwise
@@ -177,9 +176,7 @@ def moment(name: str, value: object, otherwise: int) -> int:
 
 
 def circuit_name(value: str) -> str:
-    """A host or a key that a circuit may have; anything else is unknown before it reaches the store, which may refuse
-    more than another.
-    """
+    """A name that a circuit can have. Other names are refused here, since one store refuses more than another."""
     if not _CIRCUIT_NAME.fullmatch(value):
         raise problem(404, "unknown-host", "There is no circuit of such a name.")
     return value
@@ -192,8 +189,8 @@ def flag(body: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def at_most(body: Mapping[str, Any]) -> int | None:
-    """How many messages a call in bulk may touch; None for all."""
+def bulk_limit(body: Mapping[str, Any]) -> int | None:
+    """How many messages a bulk action may change; None for all."""
     value = body.get("limit")
     if value is None:
         return None
@@ -202,9 +199,9 @@ def at_most(body: Mapping[str, Any]) -> int | None:
     return value
 
 
-def only(body: Mapping[str, Any], *names: str) -> None:
-    """A misspelled filter must not widen what a call in bulk touches."""
-    unknown = sorted(set(body) - set(names))
+def refuse_unknown(parameters: Mapping[str, Any], *known: str) -> None:
+    """A misspelled filter must not widen a bulk action."""
+    unknown = sorted(set(parameters) - set(known))
     if unknown:
-        known = f"known are {', '.join(names)}" if names else "this call takes none"
-        raise problem(400, "bad-body", f"{unknown[0]} is not known here; {known}.")
+        names = f"known parameters are {', '.join(known)}" if known else "this call takes none"
+        raise problem(400, "bad-body", f"{unknown[0]} is not known here; {names}.")
