@@ -14,12 +14,11 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.store.embedded.writes import live_record
 from holdfast.store.port import ALL_CLASSES, Ask
-from holdfast.store.postgres import lanes, reads, rows, stories
+from holdfast.store.postgres import lanes, queries, reads, rows
 from holdfast.store.postgres.connection import Connection, connect
-from holdfast.store.postgres.contact import make_contact
-from holdfast.store.postgres.rows import WAITING
+from holdfast.store.postgres.migration import prepare_database
+from holdfast.store.postgres.rows import WAITING, Terms
 from holdfast.store.postgres.shares import FOLDED, Counts
-from holdfast.store.postgres.terms import Terms
 from tests.bench.fill import lane, message, settings
 
 LANES = 16
@@ -37,7 +36,7 @@ _COPIES = f"""INSERT INTO messages (id, lane, standing, born, due, retry, attemp
 
 def fill(url: str, count: int, hosts: Sequence[str], state: CircuitState) -> None:
     """`count` messages, accepted a millisecond after one another, dealt out to hosts whose circuits are in `state`."""
-    make_contact(url)
+    prepare_database(url)
     terms = terms_of_now()
     with connect(url, "fill") as connection:
         connection.execute("SET statement_timeout TO 0")
@@ -86,7 +85,7 @@ def questions(url: str, host: str) -> Mapping[str, float]:
         return {
             "read": median(_reads(connection, host, terms)),
             "agenda": median(_timed(connection, agenda)),
-            "status": median(_timed(connection, partial(stories.statistics, terms=terms, path=""))),
+            "status": median(_timed(connection, partial(queries.statistics, terms=terms, path=""))),
         }
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from holdfast.core.circuit import CircuitState
-from holdfast.store.postgres.contact import connected
+from holdfast.store.postgres.connection import connected
 from holdfast.store.postgres.fsck import Audit
 from tests.bench import load
 from tests.bench.costs import Cost, draw

@@ -16,9 +16,10 @@ from holdfast.core.message import Attempt, Entry, Fault, Kind, Message, Place, S
 from holdfast.core.ownership import LEASE, SHARDS, shard_of
 from holdfast.core.schedule import RetryAt
 from holdfast.store.port import Accept, Accepted, Deliver, Fail, Operation
-from holdfast.store.postgres import accepting, outcomes, ownership, rows
-from holdfast.store.postgres.connection import Connection, Line
-from holdfast.store.postgres.contact import make_contact
+from holdfast.store.postgres import accept, outcomes, ownership, rows
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.migration import prepare_database
 from tests.bench.database import Database
 from tests.bench.fill import lane, message, settings
 from tests.bench.fill_postgres import terms_of_now
@@ -40,15 +41,15 @@ class Ahead(NamedTuple):
 
 
 def write_ahead(database: Database) -> Ahead:
-    make_contact(database.url)
+    prepare_database(database.url)
     life = _Life(database)
     try:
-        accepted = life.measured(life.accept)
+        accepted = life.measured(life.store)
         delivered = life.measured(life.deliver)
-        life.measured(life.accept)
+        life.measured(life.store)
         return Ahead(accepted, delivered, life.measured(life.fail), life.measured(life.deliver_later))
     finally:
-        life.line.close()
+        life.client.close()
 
 
 class _Life:
@@ -56,12 +57,12 @@ class _Life:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.line = Line(database.url, "ahead", threaded=False)
+        self.client = Client(database.url, "ahead", threaded=False)
         self._terms = replace(terms_of_now(), number=NUMBER, writer=2 * NUMBER)
         self._membership, _ = self._do(partial(ownership.join, number=NUMBER, name="ahead", delivers=True, lease=LEASE))
         self._owned = self._do(partial(ownership.take_free, number=NUMBER, shards=range(SHARDS)))
         self._last = bytes(16)
-        self._room = accepting.Room(is_measured=True)
+        self._room = accept.Room(is_measured=True)
         self._groups: list[list[Entry]] = []
 
     def measured(self, step: Callable[[], None]) -> float:
@@ -70,11 +71,11 @@ class _Life:
             step()
         return (self._database.wal() - before) / (GROUPS * GROUP)
 
-    def accept(self) -> None:
+    def store(self) -> None:
         messages = [self._message() for _ in range(GROUP)]
-        arrivals = [accepting.Arrival(Accept(each), *rows.encode(each)) for each in messages]
-        accept = partial(accepting.accept, self.line, arrivals, self._room, self._terms, within=PATIENCE)
-        results, _ = trio.run(accept)
+        arrivals = [accept.Arrival(Accept(each), *rows.encode(each)) for each in messages]
+        run = partial(accept.accept, self.client, arrivals, self._room, self._terms, within=PATIENCE)
+        results, _ = trio.run(run)
         assert all(isinstance(result, Accepted) for result in results)
         self._groups.append([Entry(each, Place(Standing.ACTIVE, each.born)) for each in messages])
 
@@ -107,4 +108,4 @@ class _Life:
         self._membership.writes += 1
 
     def _do(self, work: Callable[[Connection], Any]) -> Any:
-        return trio.run(partial(self.line.run, work, within=PATIENCE))
+        return trio.run(partial(self.client.run, work, within=PATIENCE))

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from holdfast.core.errors import CommitFailed
-from holdfast.store.postgres.connection import Line
+from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.store import PostgresStore
 from tests.sim.world import World
 
@@ -46,22 +46,15 @@ class WatchedDatabase:
             self.reads += 1
 
 
-class WatchedLine(Line):
-    def __init__(self, url: str, name: str, database: WatchedDatabase) -> None:
-        super().__init__(url, name, threaded=False)
-        self._database = database
+def watch(client: Client, database: WatchedDatabase) -> None:
+    """Count the transactions of a client, each tried once, under the first word of its name."""
+    work, attempt = client._name.split()[0], client._try
 
-    def _attempt(self, place: Any, work: Callable[..., Any]) -> Any:
-        self._database.used(self._name.split()[0])
-        return super()._attempt(place, work)
+    def counted(slot: Any, work_on: Callable[..., Any]) -> Any:
+        database.used(work)
+        return attempt(slot, work_on)
 
-
-def replace_lines(store: PostgresStore, make: Callable[[str, str], Line]) -> None:
-    """Give a store that has not begun to run other lines, made by URL and name."""
-    lines = {attribute: line for attribute, line in vars(store).items() if isinstance(line, Line)}
-    for attribute, line in lines.items():
-        setattr(store, attribute, make(line._url, line._name))
-    store._member._line = store._presence
+    client._try = counted  # type: ignore[method-assign]
 
 
 @dataclass
@@ -84,7 +77,8 @@ class PostgresWorld(World):
             lease=6 * RARELY,
             renew_every=RARELY,
         )
-        replace_lines(store, lambda url, name: WatchedLine(url, name, self.engine))
+        for client in store._clients:
+            watch(client, self.engine)
         return store
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from holdfast.core.message import id_text
 from holdfast.store.offline.fsck import Finding
 from holdfast.store.offline.maintenance import Maintained, Repaired, open_database
 from holdfast.store.port import Accept, Deliver
-from holdfast.store.postgres import fsck, walking
+from holdfast.store.postgres import connection, fsck
 from tests.contract.builders import EVER, NOW, RULES, active, success
 from tests.store.populated import SIZE, Populated, build
 from tests.store.test_offline_transfer import export as export_embedded
@@ -114,7 +114,7 @@ def test_what_is_computed_is_mended(
     statement, expected, done = MENDABLE[name]
     assert findings(filled) == []
     execute(filled, statement)
-    monkeypatch.setattr(walking, "PAGE", page)
+    monkeypatch.setattr(connection, "PAGE", page)
     monkeypatch.setattr(fsck, "AT_ONCE", page)
     names = {known: id_text(original[known]) for known in original.by_name}
     assert [(each.kind, each.id) for each in findings(filled)] == [(kind, names.get(id, id)) for kind, id in expected]

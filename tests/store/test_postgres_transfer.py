@@ -21,7 +21,7 @@ from holdfast.store.embedded.tables import Table
 from holdfast.store.offline.fsck import Finding
 from holdfast.store.offline.maintenance import Imported, Maintained, open_database
 from holdfast.store.port import Accept, Ask, Deliver, Duplicate
-from holdfast.store.postgres import walking
+from holdfast.store.postgres import connection
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
 from tests.store.fleets import every_host_is_owned
@@ -98,7 +98,7 @@ def test_a_store_that_went_through_a_database_is_the_same(
     batch: int,
 ) -> None:
     monkeypatch.setattr(incoming, "BATCH", batch)
-    monkeypatch.setattr(walking, "PAGE", batch)
+    monkeypatch.setattr(connection, "PAGE", batch)
     done, bad = take(database, exported)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
     through = export(database)
@@ -150,7 +150,7 @@ async def test_a_message_that_is_under_way_is_exported_as_one_that_waits(databas
 
 
 def test_an_export_is_of_one_moment(exported: list[bytes], database: str, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "PAGE", 1)
+    monkeypatch.setattr(connection, "PAGE", 1)
     take(database, exported)
     with opened(database) as here:
         lines = here.export(lambda finding: None)

@@ -18,7 +18,7 @@ from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
 from holdfast.store.moving import Moved
 from holdfast.store.port import Accept, Accepted, Duplicate
-from holdfast.store.postgres import accepting
+from holdfast.store.postgres import accept
 from holdfast.store.spool import Spool
 from holdfast.store.writer_thread import Waiter
 from tests.contract.builders import HOST, NOW, RULES, HandClock
@@ -142,7 +142,7 @@ class Between:
 
         async def there() -> None:
             async for some in client:
-                if self.cut and (b"COMMIT" in some or accepting.INSERT._name in some):
+                if self.cut and (b"COMMIT" in some or accept.INSERT._name in some):
                     self.cut = False
                     muted.set()
                 await behind.send_all(some)

@@ -36,7 +36,7 @@ def _migrate(url: DatabaseUrl) -> tuple[int, int]:
     try:
         judge_database(url)
         # It is an extra, and judged to be there.
-        from holdfast.store.postgres.contact import migrate
+        from holdfast.store.postgres.migration import migrate
 
         return migrate(url.whole)
     except ConfigError as error:

@@ -74,11 +74,11 @@ def _gathered(faults: list[Fault], key: str) -> Iterator[None]:
 def judge_database(url: DatabaseUrl) -> None:
     """Raises a ConfigError if the driver is missing, or does not understand an option of the URL."""
     try:
-        from holdfast.store.postgres.contact import fault_of
+        from holdfast.store.postgres.connection import url_fault
     except ImportError as error:
         missing = f'needs the extra "postgres" ({error})'
         raise ConfigError([Fault("store.url", missing, 'with holdfast installed as "holdfast[postgres]"')]) from error
-    unknown = fault_of(url.whole)
+    unknown = url_fault(url.whole)
     if unknown is not None:
         raise ConfigError([Fault("store.url", unknown)])
 

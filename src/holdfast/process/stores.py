@@ -116,7 +116,7 @@ def _open_embedded(config: Config, undo: ExitStack) -> Opened:
 
 def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) -> Opened:
     # Only where it is wanted: it is an extra, and 15 MB of memory.
-    from holdfast.store.postgres.contact import make_contact
+    from holdfast.store.postgres.migration import prepare_database
     from holdfast.store.postgres.store import PostgresStore
 
     folder = config.store.path
@@ -126,7 +126,7 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
     clock = SharedClock()
     # A pod must not crash in a loop because its database restarts: the store goes on trying.
     with suppress(StoreAway):
-        clock.follow(make_contact(url.whole))
+        clock.follow(prepare_database(url.whole))
     run = clock.now()
     rules = config.store_rules(run)
     store = PostgresStore(url.whole, rules, clock, RandomBits(), max_size=config.store.max_size, delivers=role.delivers)

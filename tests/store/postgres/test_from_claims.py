@@ -21,8 +21,8 @@ from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Ask, Duplicate
 from holdfast.store.postgres import claims
 from holdfast.store.postgres.connection import Connection, connect
-from holdfast.store.postgres.contact import migrate
-from holdfast.store.postgres.schema import STEPS, VERSION, bring_up_to_date
+from holdfast.store.postgres.migration import bring_up_to_date, migrate
+from holdfast.store.postgres.schema import STEPS, VERSION
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import HOST, NOW, RULES, idempotency

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.ownership import LEASE
-from holdfast.store.postgres import ownership, schema
+from holdfast.store.postgres import migration, ownership
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.ownership import Membership, SharedTime
 from tests.store.fleets import rows
@@ -21,7 +21,7 @@ ONE, TWO = 1, 2
 def connection(database: str) -> Iterator[Connection]:
     with connect(database, "test") as connection:
         connection.autocommit = True
-        schema.bring_up_to_date(connection)
+        migration.bring_up_to_date(connection)
         connection.autocommit = False
         yield connection
 

@@ -8,8 +8,8 @@ from pytest import fixture
 
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.connection import Connection, connect
-from holdfast.store.postgres.schema import bring_up_to_date
 from tests.support.harness import until
+from holdfast.store.postgres.migration import bring_up_to_date
 
 NUMBER = 7
 WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

@@ -13,7 +13,7 @@ from holdfast.delivery.upkeep import STEP
 from holdfast.store import records
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.contact import migrate
+from holdfast.store.postgres.migration import migrate
 from tests.contract.builders import DAY, HOST, NOW, success
 from tests.fleet.virtual_replicas import Replica
 from tests.store.fleets import every_host_is_owned

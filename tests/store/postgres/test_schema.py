@@ -12,7 +12,8 @@ from pytest import fixture, mark, raises
 from holdfast.core.errors import StoreAway, StoreUnusable
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.connection import Connection, connect
-from holdfast.store.postgres.schema import STEPS, VERSION, Step, bring_up_to_date, catch_up
+from holdfast.store.postgres.migration import bring_up_to_date, catch_up
+from holdfast.store.postgres.schema import STEPS, VERSION, Step
 from tests.contract.builders import NOW
 from tests.store.version_one import version_one
 from tests.support.harness import until

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import CommitFailed, StoreAway
-from holdfast.store.postgres.connection import Line
+from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.statements import Statement
 from tests.support.harness import PATIENCE
 
@@ -26,53 +26,53 @@ FOUND = [(b"", -1, None, 7, True), (None, 1 << 62, -5, -7, None), (b"\x00a", Non
 
 
 @pytest.fixture
-async def line(database: str) -> AsyncIterator[Line]:
-    line = Line(database, "test", threaded=True)
+async def line(database: str) -> AsyncIterator[Client]:
+    client = Client(database, "test", threaded=True)
     yield line
-    line.close()
+    client.close()
 
 
-async def carry_out(line: Line, statement: Statement, **values: object) -> list[object]:
-    return await line.carry_out(statement, values, within=PATIENCE)
+async def carry_out(client: Client, statement: Statement, **values: object) -> list[object]:
+    return await client.execute(statement, values, within=PATIENCE)
 
 
-async def test_values_of_every_kind_come_back_as_they_were(line: Line) -> None:
-    assert await carry_out(line, ROWS, **VALUES) == FOUND
+async def test_values_of_every_kind_come_back_as_they_were(client: Client) -> None:
+    assert await carry_out(client, ROWS, **VALUES) == FOUND
     empty = {key: [] for key in VALUES} | {"one": 1}
-    assert await carry_out(line, ROWS, **empty) == []
+    assert await carry_out(client, ROWS, **empty) == []
 
 
-async def test_the_driver_executes_the_same_text(line: Line) -> None:
-    found = await line.run(lambda it: it.execute(ROWS.text, VALUES).fetchall(), within=PATIENCE)
+async def test_the_driver_executes_the_same_text(client: Client) -> None:
+    found = await client.run(lambda it: it.execute(ROWS.text, VALUES).fetchall(), within=PATIENCE)
     assert found == FOUND
 
 
-async def test_one_that_the_server_has_forgotten_is_prepared_again(line: Line) -> None:
-    assert await carry_out(line, ROWS, **VALUES) == FOUND
-    await line.run(lambda it: it.execute("DEALLOCATE ALL"), within=PATIENCE)
-    assert await carry_out(line, ROWS, **VALUES) == FOUND
+async def test_one_that_the_server_has_forgotten_is_prepared_again(client: Client) -> None:
+    assert await carry_out(client, ROWS, **VALUES) == FOUND
+    await client.run(lambda it: it.execute("DEALLOCATE ALL"), within=PATIENCE)
+    assert await carry_out(client, ROWS, **VALUES) == FOUND
 
 
-async def test_a_connection_that_was_cut_off_is_made_anew(line: Line, database: str) -> None:
+async def test_a_connection_that_was_cut_off_is_made_anew(client: Client, database: str) -> None:
     backend = Statement("SELECT pg_backend_pid() WHERE %(one)s::bigint = 1")
-    [(first,)] = await carry_out(line, backend, one=1)
+    [(first,)] = await carry_out(client, backend, one=1)
     with psycopg.connect(database, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", (first,))
-    [(second,)] = await carry_out(line, backend, one=1)
+    [(second,)] = await carry_out(client, backend, one=1)
     assert first != second
 
 
-async def test_no_answer_in_time_gives_the_connection_up(line: Line) -> None:
+async def test_no_answer_in_time_gives_the_connection_up(client: Client) -> None:
     slow = Statement("SELECT 1 FROM pg_sleep(%(seconds)s::bigint)")
-    assert await carry_out(line, slow, seconds=0) == [(1,)]
+    assert await carry_out(client, slow, seconds=0) == [(1,)]
     with pytest.raises(StoreAway, match="did not answer"):
-        await line.carry_out(slow, {"seconds": 3600}, within=0.01)
-    assert await carry_out(line, slow, seconds=0) == [(1,)]
+        await client.execute(slow, {"seconds": 3600}, within=0.01)
+    assert await carry_out(client, slow, seconds=0) == [(1,)]
 
 
-async def test_what_the_server_refuses_is_a_failed_commit_and_the_line_goes_on(line: Line) -> None:
+async def test_what_the_server_refuses_is_a_failed_commit_and_the_line_goes_on(client: Client) -> None:
     wrong = Statement("SELECT sqrt(%(number)s::bigint)::bigint")
-    assert await carry_out(line, wrong, number=4) == [(2,)]
+    assert await carry_out(client, wrong, number=4) == [(2,)]
     with pytest.raises(CommitFailed, match="square root"):
-        await carry_out(line, wrong, number=-4)
-    assert await carry_out(line, wrong, number=9) == [(3,)]
+        await carry_out(client, wrong, number=-4)
+    assert await carry_out(client, wrong, number=9) == [(3,)]

@@ -14,7 +14,7 @@ from holdfast.core.errors import CommitFailed, StoreAway, StoreError
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.moving import Moved, Mover, Moving
-from holdfast.store.postgres.contact import make_contact
+from holdfast.store.postgres.migration import prepare_database
 from holdfast.store.postgres.store import PostgresStore
 
 NO_LIMIT = 1 << 62
@@ -25,7 +25,7 @@ def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Moved, on_page: Ca
     ends it. Raises StoreAway, StoreUnusable, and CommitFailed of the ledger.
     """
     clock = SharedClock()
-    clock.follow(make_contact(url))
+    clock.follow(prepare_database(url))
     database = PostgresStore(url, rules, clock, lambda bits: 0, max_size=NO_LIMIT, delivers=False)
 
     async def take_in(page: Sequence[Moving]) -> list[Any]:

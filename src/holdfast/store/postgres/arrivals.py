@@ -8,6 +8,7 @@ memory, and what it does not know of.
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
@@ -16,12 +17,14 @@ import trio
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Entry, Message, MessageId
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import Connection, Cursor, Line
+from holdfast.store import records
+from holdfast.store.port import Operation
+from holdfast.store.postgres import lanes, rows
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection, Cursor
 from holdfast.store.postgres.ownership import CHANNEL
-from holdfast.store.postgres.rows import ACTIVE, RETRY, WAITING
+from holdfast.store.postgres.rows import ACTIVE, RETRY, WAITING, Terms
 from holdfast.store.postgres.statements import Statement
-from holdfast.store.postgres.terms import Terms
 from holdfast.store.sound import check_message
 
 ID = 16
@@ -70,6 +73,15 @@ class Arrived(NamedTuple):
 
     entries: list[Entry]
     broken: list[tuple[MessageId, str]]
+
+
+@dataclass(slots=True)
+class ShelveArrived(Operation):
+    """Messages that have arrived in shards and are in no memory go to their queues. `shards` are given with their
+    epochs. Result: how many messages. There may be more if that is `SHELVED_AT_ONCE`.
+    """
+
+    shards: Mapping[int, int]
 
 
 class Known:
@@ -204,19 +216,24 @@ def parted(ids: bytes | None) -> list[MessageId]:
 
 
 async def read(
-    line: Line, ids: Sequence[MessageId], own: Mapping[MessageId, Entry], known: Container[MessageId], *, within: float
+    client: Client,
+    ids: Sequence[MessageId],
+    own: Mapping[MessageId, Entry],
+    known: Container[MessageId],
+    *,
+    within: float,
 ) -> Arrived:
     """Those of some messages that have arrived and are in no queue, whole, in the order of their commits; and with
     them all that arrived in their shards and is not known: nothing overtakes a message whose notification got lost.
     What this replica accepted itself, its `own`, only takes its turn among them.
     """
     shards = list({shard_of(entry.message.host) for entry in own.values()})
-    *named, there = await line.carry_out(_ARRIVED, {"ids": ids, "shards": shards}, within=within)
+    *named, there = await client.execute(_ARRIVED, {"ids": ids, "shards": shards}, within=within)
     order = [id for id in parted(there[-2]) if id not in known]
     found = {row[0]: row for row in named}
     unheard = [id for id in order if id not in found and id not in own]
     if unheard:
-        rest = await line.carry_out(_ARRIVED, {"ids": unheard, "shards": []}, within=within)
+        rest = await client.execute(_ARRIVED, {"ids": unheard, "shards": []}, within=within)
         found |= {row[0]: row for row in rest}
     arrived = Arrived([], [])
     for id in order:
@@ -249,13 +266,17 @@ def ask_shelved(connection: Connection, ids: Sequence[MessageId], younger: Mappi
     return connection.execute(_SHELVE_THESE, (ids, [younger.get(id) for id in ids]))
 
 
-def shelve(connection: Connection, shards: Iterable[int]) -> list[tuple[MessageId, str, bytes]]:
-    """Put what has arrived in some shards into the queues: at most `SHELVED_AT_ONCE`. Returns each with its lane and
-    record.
-    """
-    shelved = connection.execute(_SHELVE_SOME, (list(shards), SHELVED_AT_ONCE)).fetchall()
+def shelve(connection: Connection, operation: ShelveArrived, terms: Terms) -> int:
+    """Carries out ShelveArrived."""
+    shelved = connection.execute(_SHELVE_SOME, (list(operation.shards), SHELVED_AT_ONCE)).fetchall()
     keep_order(connection, shelved)
-    return [(id, lane, record) for id, lane, *_, record in shelved]
+    touched: dict[str, str] = {}
+    for id, lane, *_, record in shelved:
+        message = records.message_or_none(id, record)
+        # An unreadable record is reported when its lane is read.
+        touched[lane] = message.host if message is not None else touched.get(lane, lane)
+    lanes.review(connection, touched, terms)
+    return len(shelved)
 
 
 def keep_order(connection: Connection, shelved: Iterable[tuple[Any, ...]]) -> None:

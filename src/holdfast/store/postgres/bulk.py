@@ -30,13 +30,12 @@ from holdfast.store.port import (
     ReviewLanes,
     Swept,
 )
-from holdfast.store.postgres import choosing, lanes, rows
+from holdfast.store.postgres import lanes, queries, rows
 from holdfast.store.postgres.arrivals import notify
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.outcomes import columns
-from holdfast.store.postgres.rows import ACTIVE, DEAD, NUMBERS, RETRY, STATE_NUMBERS, STATES, WAITING, counted_as
+from holdfast.store.postgres.rows import ACTIVE, DEAD, NUMBERS, RETRY, STATE_NUMBERS, STATES, WAITING, Terms, counted_as
 from holdfast.store.postgres.shares import Counts, Sums, of_lanes
-from holdfast.store.postgres.terms import Terms
 
 ENABLED = STATE_NUMBERS[CircuitState.ENABLED]
 
@@ -144,7 +143,7 @@ def _oldest(connection: Connection, operation: Expire, standing: int, limit: int
 
 
 def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> Swept:
-    chosen, after = choosing.dead_letters(connection, operation.select, operation.limit)
+    chosen, after = queries.dead_letters(connection, operation.select, operation.limit)
     letters = [row for row in _locked(connection, chosen) if row.is_dead and row.is_readable]
     _replay(connection, letters, operation.now, terms)
     return Swept([row.id for row in letters], {row.lane: row.host for row in letters}, after)
@@ -157,7 +156,7 @@ def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Te
 
 
 def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swept:
-    chosen, after = choosing.dead_letters(connection, operation.select, operation.limit)
+    chosen, after = queries.dead_letters(connection, operation.select, operation.limit)
     letters = [row for row in _locked(connection, chosen) if row.is_dead]
     _erase(connection, letters, terms)
     return Swept([row.id for row in letters], {}, after)
@@ -166,7 +165,7 @@ def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swep
 def drop_messages(connection: Connection, operation: DropMessages, terms: Terms) -> Swept | Fenced:
     """What others have in memory they drop themselves."""
     select = operation.select
-    chosen, after = choosing.undelivered(connection, select, operation.limit, operation.skip)
+    chosen, after = queries.undelivered(connection, select, operation.limit, operation.skip)
     found = [row for row in _locked(connection, chosen) if select.state in (None, row.state)]
     dropped = _in_reach(connection, found, terms)
     if select.id is not None and found != dropped:

@@ -8,11 +8,12 @@ from holdfast.core.message import MessageId
 from holdfast.store.embedded.summaries import NEVER
 from holdfast.store.grouping import group_size
 from holdfast.store.port import Deliver, DropMessages, Fail, Hearing, Operation, Shelve
-from holdfast.store.postgres import bulk, outcomes, ownership
-from holdfast.store.postgres.connection import Connection, Line
-from holdfast.store.postgres.ownership import Membership
-from holdfast.store.postgres.shards import Release, TakeIn, release, take_in
-from holdfast.store.postgres.terms import Terms
+from holdfast.store.postgres import arrivals, bulk, outcomes, ownership
+from holdfast.store.postgres.arrivals import ShelveArrived
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.ownership import Membership, Release
+from holdfast.store.postgres.rows import Terms
 
 WORKED_WITHIN = 15.0
 """Seconds that delivery waits for what it reads and writes: longer than any lock is waited for."""
@@ -31,12 +32,12 @@ class Change:
     terms: Terms
     unsure: Sequence[Operation]
 
-    async def run(self, line: Line) -> tuple[list[Any], int]:
+    async def run(self, client: Client) -> tuple[list[Any], int]:
         """The results, and when the earliest lane that it touched needs attention. Raises Fenced."""
         if self.unsure or self.group is None or not self.group.is_plain:
-            return await line.run(self._carry_out, within=WORKED_WITHIN)
+            return await client.run(self._carry_out, within=WORKED_WITHIN)
         values = outcomes.delivered_values(self.group, self.membership, self.shards, self.terms)
-        await line.carry_out(outcomes.DELIVERED, values, within=WORKED_WITHIN)
+        await client.execute(outcomes.DELIVERED, values, within=WORKED_WITHIN)
         self.membership.writes += 1
         return [None] * len(self.operations), NEVER
 
@@ -62,7 +63,7 @@ class Change:
             result = anyones(connection, operation, self.terms)
             connection.commit()
             return result
-        shards = operation.shards if isinstance(operation, (TakeIn, Release)) else {}
+        shards = operation.shards if isinstance(operation, (ShelveArrived, Release)) else {}
         ownership.pass_fence(connection, self.membership, shards)
         result = _OWNERS[type(operation)](connection, operation, self.terms)
         connection.commit()
@@ -72,8 +73,8 @@ class Change:
 
 _OWNERS: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
     **bulk.OWNERS,
-    TakeIn: take_in,
-    Release: release,
+    ShelveArrived: arrivals.shelve,
+    Release: ownership.release,
 }
 
 

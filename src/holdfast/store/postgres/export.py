@@ -14,10 +14,9 @@ from holdfast.store.moving import Moving
 from holdfast.store.offline.export import framed
 from holdfast.store.offline.fsck import Finding
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, pages, snapshot
+from holdfast.store.postgres.queries import Faults, attempts_of, reason_of
 from holdfast.store.postgres.rows import DEAD
-from holdfast.store.postgres.stories import Faults, attempts_of, reason_of
-from holdfast.store.postgres.walking import pages, snapshot
 from holdfast.store.sound import ID, UNREADABLE, check_message, delivered_of, lane_of
 
 LeftOut = Callable[[Finding], None]

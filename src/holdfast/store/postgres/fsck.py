@@ -23,13 +23,11 @@ from holdfast.store.offline.fsck import Finding, delivered_still_here, unreadabl
 from holdfast.store.offline.repair import Repaired
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import ownership, rows
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import Connection, pages, retried, snapshot
 from holdfast.store.postgres.lanes import heads_of, new_record, put_circuits
-from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, counted_as
+from holdfast.store.postgres.queries import reason_of
+from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, Terms, counted_as
 from holdfast.store.postgres.shares import FOLDED, Counts, Sums
-from holdfast.store.postgres.stories import reason_of
-from holdfast.store.postgres.terms import Terms
-from holdfast.store.postgres.walking import pages, repeated, snapshot
 from holdfast.store.sound import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 
 SOON = 10_000
@@ -175,10 +173,10 @@ def repair(connection: Connection, terms: Terms) -> Repaired:
     audit = Audit(connection, terms)
     for _ in audit.run():
         pass
-    repeated(connection, partial(_set_right, audit=audit))
+    retried(connection, partial(_set_right, audit=audit))
     lanes = sorted({*audit.unknown, *audit.listed, *audit.late})
     for start in range(0, len(lanes), AT_ONCE):
-        repeated(connection, partial(_set_lanes_right, lanes=lanes[start : start + AT_ONCE], audit=audit))
+        retried(connection, partial(_set_lanes_right, lanes=lanes[start : start + AT_ONCE], audit=audit))
     return Repaired(
         entries=len(audit.lost),
         circuits=len(audit.unknown),

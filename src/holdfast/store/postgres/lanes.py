@@ -12,8 +12,7 @@ from holdfast.store import records
 from holdfast.store.embedded.summaries import NEVER
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres.connection import Connection, Cursor
-from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING
-from holdfast.store.postgres.terms import Terms
+from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING, Terms
 
 HELD_SEEN = 10_000
 """Held messages that are passed over in search of one that may be a probe."""

@@ -17,10 +17,11 @@ import trio
 from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, Fenced, StoreAway, StoreUnusable
 from holdfast.core.ownership import LAST_BEGIN, Lives, shared_out
-from holdfast.store.postgres import ownership, schema, shares
-from holdfast.store.postgres.channel import TRY_AGAIN_AFTER
-from holdfast.store.postgres.connection import Connection, Line, NoAnswer, Result, Work
+from holdfast.store.postgres import migration, ownership, schema, shares
+from holdfast.store.postgres.client import Client, NoAnswer
+from holdfast.store.postgres.connection import Connection, Result, Work, outside_transaction
 from holdfast.store.postgres.ownership import MOVED, Membership, Owned, Renewal, SharedTime
+from holdfast.store.postgres.write_queue import TRY_AGAIN_AFTER
 
 MEASURE_EVERY = 10
 """Beats between two looks at how full the store is and at what those who are gone left behind."""
@@ -45,7 +46,7 @@ class Listener(Protocol):
 
     def disconnected(self, error: StoreAway) -> None: ...
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """The database says nothing any more: no connection to it is of use."""
 
     def lost(self) -> None:
@@ -77,7 +78,7 @@ class Member:
 
     def __init__(
         self,
-        line: Line,
+        client: Client,
         clock: Clock,
         random_bits: Callable[[int], int],
         listener: Listener,
@@ -88,7 +89,7 @@ class Member:
         lease: int,
         renew_every: int,
     ) -> None:
-        self._line = line
+        self._client = client
         self._clock = clock
         self._random_bits = random_bits
         self._listener = listener
@@ -148,7 +149,7 @@ class Member:
             self._lives.forget()
             self._is_called = self._is_deaf = True  # Both until the database is back.
             if isinstance(error, NoAnswer):
-                self._listener.hang_up()
+                self._listener.abort()
             self._listener.disconnected(error)
             await trio.sleep(TRY_AGAIN_AFTER)
         except StoreUnusable as error:
@@ -156,8 +157,8 @@ class Member:
 
     async def join(self) -> None:
         """Come into the fleet under a new number. Raises StoreAway or StoreUnusable."""
-        if await self._run(schema.version) != schema.VERSION:
-            await self._line.run(_outside_transaction(schema.bring_up_to_date), within=MIGRATED_WITHIN)
+        if await self._run(migration.version) != schema.VERSION:
+            await self._client.run(outside_transaction(migration.bring_up_to_date), within=MIGRATED_WITHIN)
         number = self._random_bits(NUMBER_BITS)
         asked_at = self._clock.uptime()
         await self._listen(number)
@@ -175,7 +176,7 @@ class Member:
         self._is_deaf = False
 
     async def _run(self, work: Work[Result]) -> Result:
-        return await self._line.run(work, within=WITHIN)
+        return await self._client.run(work, within=WITHIN)
 
     async def leave(self) -> None:
         """Go out of the fleet, so that others take over at once."""
@@ -233,7 +234,7 @@ class Member:
         delivers = self._delivers and not self._steps_back
         step = 1 + self._random_bits(STEP_BITS)
         values = ownership.renewing(membership, delivers, self.lease, step)
-        found = await self._line.carry_out(ownership.RENEW, values, within=WITHIN)
+        found = await self._client.execute(ownership.RENEW, values, within=WITHIN)
         renewal = ownership.renewed(membership, delivers, found)
         if renewal.is_lost:
             self.lose()
@@ -325,8 +326,8 @@ class Member:
     async def _deliveries_may_begin(self) -> bool:
         """Not while replicas are alive that deliver by an older version's rules."""
         if not self._is_current:
-            catch_up = _outside_transaction(schema.catch_up)
-            self._is_current = await self._line.run(catch_up, within=MIGRATED_WITHIN)
+            catch_up = outside_transaction(migration.catch_up)
+            self._is_current = await self._client.run(catch_up, within=MIGRATED_WITHIN)
         return self._is_current
 
     async def _tidy(self) -> None:
@@ -344,7 +345,7 @@ class Member:
                     await self._woken.wait()
                     self._woken = trio.Event()
                 continue
-            payloads = await self._line.told(seconds)
+            payloads = await self._client.notifications(seconds)
             self._listener.notified(payloads)
             if MOVED in payloads:
                 return
@@ -355,11 +356,3 @@ def _fold_and_measure(connection: Connection) -> int:
     used = shares.total(connection).bytes
     connection.commit()
     return used
-
-
-def _outside_transaction(work: Work[Result]) -> Work[Result]:
-    def run(connection: Connection) -> Result:
-        connection.autocommit = True
-        return work(connection)
-
-    return run

@@ -9,13 +9,12 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.store.incoming import Imported
 from holdfast.store.offline.fsck import Finding
 from holdfast.store.offline.repair import Repaired
-from holdfast.store.postgres import fsck, ownership, schema
-from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.contact import connected
+from holdfast.store.postgres import fsck, migration, ownership, schema
+from holdfast.store.postgres.connection import Connection, connected
 from holdfast.store.postgres.export import export_lines
 from holdfast.store.postgres.restore import take
+from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.shares import FOLDED
-from holdfast.store.postgres.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ class Database:
 def open_database(url: str, max_size: int, rules: StoreRules, *, create: bool = False) -> Iterator[Database]:
     """Raises StoreUnusable where no tables are, unless they may be made, and StoreAway if it can't be reached."""
     with connected(url) as connection:
-        if not create and not schema.has_tables(connection):
+        if not create and not migration.has_tables(connection):
             raise StoreUnusable(f"there is no store in {schema.shown(url)}")
-        schema.bring_up_to_date(connection)
+        migration.bring_up_to_date(connection)
         connection.autocommit = False
         now = ownership.fleet_time(connection)
         yield Database(connection, Terms(rules, 0, FOLDED, now, max_size))

@@ -25,10 +25,9 @@ from holdfast.store.postgres.arrivals import ask_shelved, keep_order
 from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
 from holdfast.store.postgres.lanes import TouchedLanes
 from holdfast.store.postgres.ownership import FENCE, PASSED, Membership, fence_values, pass_fence
-from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, number_of
+from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, Terms, number_of
 from holdfast.store.postgres.shares import ON_TOP
 from holdfast.store.postgres.statements import Statement
-from holdfast.store.postgres.terms import Terms
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
 """Operations that may share a transaction."""

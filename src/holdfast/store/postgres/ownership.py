@@ -31,9 +31,10 @@ from psycopg import errors
 from holdfast import __version__
 from holdfast.core.errors import Fenced
 from holdfast.core.ownership import SHARDS
+from holdfast.store.port import Operation
 from holdfast.store.postgres import shares
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import one
+from holdfast.store.postgres.rows import Terms, one
 from holdfast.store.postgres.schema import VERSION
 from holdfast.store.postgres.statements import Statement
 
@@ -85,11 +86,23 @@ _CUT_OFF = f"""WITH sessions AS (
     SELECT pg_terminate_backend(pid) FROM sessions WHERE replica IN (SELECT replica FROM sessions WHERE stands_still)"""
 
 
+_RELEASE = f"""UPDATE shards s SET epoch = epoch + 1, owner = ({MEMBER.format("v.number")})
+    FROM unnest(%s::smallint[], %s::bigint[]) AS v(shard, number) WHERE s.shard = v.shard"""
+
+
 class Owned(NamedTuple):
     """The owner of a shard, None if it has none, and how often that has changed."""
 
     owner: int | None
     epoch: int
+
+
+@dataclass(slots=True)
+class Release(Operation):
+    """Shards, given with their epochs, go to other members, or to nobody if that member is gone by now."""
+
+    shards: Mapping[int, int]
+    to: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -303,6 +316,13 @@ def take_free(connection: Connection, number: int, shards: Iterable[int]) -> dic
     ).fetchall()
     connection.commit()
     return dict(taken)
+
+
+def release(connection: Connection, operation: Release, terms: Terms) -> None:
+    """Carries out Release."""
+    connection.execute(_RELEASE, (list(operation.to), list(operation.to.values())))
+    channels = [CHANNEL.format(number) for number in set(operation.to.values())]
+    connection.execute("SELECT pg_notify(c, %s) FROM unnest(%s::text[]) AS v(c)", (MOVED, channels))
 
 
 def cut_off(connection: Connection) -> None:

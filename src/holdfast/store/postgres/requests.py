@@ -8,7 +8,8 @@ from typing import NamedTuple
 import trio
 
 from holdfast.core.errors import StoreAway
-from holdfast.store.postgres.connection import Connection, Line, Result, Work
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection, Result, Work
 from holdfast.store.postgres.ownership import CHANNEL
 
 CarryOut = Callable[[bytes], Awaitable[bytes]]
@@ -35,8 +36,8 @@ class Asked(NamedTuple):
 class Requests:
     """Both sides of it for one replica. `number` is the one that it is registered by, 0 while it is not."""
 
-    def __init__(self, line: Line, random_bits: Callable[[int], int], number: Callable[[], int]) -> None:
-        self._line = line
+    def __init__(self, client: Client, random_bits: Callable[[int], int], number: Callable[[], int]) -> None:
+        self._client = client
         self._random_bits = random_bits
         self._number = number
         self._answers: dict[bytes, trio.Event | bytes] = {}
@@ -101,7 +102,7 @@ class Requests:
                 waiting.set()
 
     async def _run(self, work: Work[Result]) -> Result:
-        return await self._line.run(work, within=STORED_WITHIN)
+        return await self._client.run(work, within=STORED_WITHIN)
 
 
 async def _refuse(request: bytes) -> bytes:

@@ -19,12 +19,11 @@ from holdfast.store.lines import Delivered, Key, Record
 from holdfast.store.moving import Moving
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import shares
-from holdfast.store.postgres.accepting import Arrival, from_elsewhere, here, insert, put_keys
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.accept import Arrival, from_elsewhere, here, insert, put_keys
+from holdfast.store.postgres.connection import Connection, retried
 from holdfast.store.postgres.lanes import put_circuits
 from holdfast.store.postgres.outcomes import columns, insert_attempts
-from holdfast.store.postgres.terms import Terms
-from holdfast.store.postgres.walking import repeated
+from holdfast.store.postgres.rows import Terms
 
 
 class _Finished(NamedTuple):
@@ -43,7 +42,7 @@ def take(
     connection: Connection, terms: Terms, source: Iterable[bytes], bad_line: Callable[[int, str], None]
 ) -> Imported:
     def write(batch: Sequence[Piece]) -> "Counter[str]":
-        return repeated(connection, partial(_write, batch=batch, terms=terms))
+        return retried(connection, partial(_write, batch=batch, terms=terms))
 
     return incoming.take(source, bad_line, _encoded, write)
 

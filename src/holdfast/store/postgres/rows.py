@@ -1,11 +1,15 @@
 """How messages, places and lanes look in the tables, and back."""
 
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing
+from holdfast.core.ownership import shard_of
 from holdfast.store import records
+from holdfast.core.store_rules import StoreRules
 
 ACTIVE, WAITING, RETRY, DEAD = range(4)
 STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)
@@ -55,3 +59,22 @@ def one(row: Any) -> Any:
     """The only value of a row that is always there."""
     assert row is not None
     return row[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`number` is this replica's; `writer` names the counters that this connection writes. `owners` are those of the
+    shards, as they were last heard of: who is told of new messages. None of them is, where the engine can't notify.
+    `owned` are this replica's own shards.
+    """
+
+    rules: StoreRules
+    number: int
+    writer: int
+    now: int
+    max_size: int
+    owners: Mapping[int, int] = field(default_factory=dict)
+    owned: Set[int] = frozenset()
+
+    def owns(self, host: str) -> bool:
+        return shard_of(host) in self.owned

@@ -25,32 +25,19 @@ engine may lack stands in statements that may fail; those that were not reached 
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
-from psycopg import errors
 
-from holdfast.core.errors import StoreAway, StoreUnusable
-from holdfast.store.postgres import claims
+from holdfast.core.ownership import shard_of
+from holdfast.store import records
+from holdfast.store.port import LaneRecord
 
 SCHEMA = "holdfast"
 STATEMENT_TIMEOUT = "30s"
 LOCK_TIMEOUT = "10s"
-LOCKED_WITHIN = "1500ms"
-"""For a table that a step changes: while that waits for those who use it, everyone else waits behind it. The server
-ends its own vacuuming for whoever waits a second.
-"""
-TRIES = 5
-"""Of a step whose tables others use, a second apart."""
-PATIENCE = 100
-"""Tenths of a second that a start waits for another one that makes steps."""
-
-_LOCK = 0x686F6C64
-"""The advisory lock of whoever makes steps."""
-_TUNED = "tuned"
-"""The name in META of the last version whose indexes and settings were all made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +61,46 @@ def _often_vacuumed(table: str) -> str:
     return f"""ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 0)"""
+
+
+PAGE = 500
+
+_LANES = """SELECT l.lane, l.host, l.record, w.at, h.most, h.hold_until, h.run FROM lanes l
+    LEFT JOIN wakes w ON w.lane = l.lane LEFT JOIN hosts h ON h.host = l.host
+    WHERE l.shard < 0 AND l.lane > %s ORDER BY l.lane LIMIT %s"""
+_FREE = """WITH freed AS (
+        UPDATE messages SET owner = NULL, standing = greatest(standing, 1) WHERE id = ANY(ARRAY(
+            SELECT id FROM messages WHERE owner IS NOT NULL OR (standing = 0 AND shard < 0) LIMIT %s)) RETURNING lane
+    ), woken AS (
+        UPDATE lanes SET wake_at = 1 WHERE lane IN (SELECT lane FROM freed)
+    ) SELECT count(*) FROM freed"""
+"""What was claimed had no part in its lane's moment."""
+
+
+def convert_claims(connection: psycopg.Connection) -> None:
+    """Give each lane its host's limit, its shard and its moment, and free what was claimed."""
+    last = ""
+    while rows := connection.execute(_LANES, (last, PAGE)).fetchall():
+        converted = [_converted(*row) for row in rows]
+        connection.execute(
+            """UPDATE lanes l SET shard = v.shard, wake_at = v.wake_at, host_class = 1, record = v.record
+            FROM unnest(%s::text[], %s::smallint[], %s::bigint[], %s::bytea[]) AS v(lane, shard, wake_at, record)
+            WHERE l.lane = v.lane""",
+            [list(column) for column in zip(*converted, strict=True)],
+        )
+        last = rows[-1][0]
+    while connection.execute(_FREE, (PAGE,)).fetchone() != (0,):
+        pass
+
+
+def _converted(lane: str, host: str, stored: bytes, wake_at: int | None, *of_host: int | None) -> tuple[Any, ...]:
+    """`most` was 0 for a host with its full limit. Hosts start slowly in any case, since this fleet is a new one."""
+    known = records.lane_or_none(stored)
+    if known is None:
+        return lane, shard_of(host), wake_at or 1, stored  # Its owner reports it, and starts it anew.
+    most, hold_until, run = of_host
+    record = LaneRecord(lane, host, known.circuit, most or 1, run or 0, hold_until or 0)
+    return lane, shard_of(host), wake_at or 0, records.encode_lane(record)
 
 
 STEPS = (
@@ -211,189 +238,12 @@ STEPS = (
         contracts=True,
         at_start=True,
         locks="replicas, messages, lanes",
-        convert=claims.end,
+        convert=convert_claims,
     ),
 )
 
 
 VERSION = max(step.version for step in STEPS)
-
-
-def bring_up_to_date(
-    connection: psycopg.Connection, steps: Sequence[Step] = STEPS, *, contract: bool = False, patient: bool = True
-) -> tuple[int, int]:
-    """Make the steps that are missing, on a connection outside of a transaction; the version before and after. Raises
-    StoreUnusable if the tables are past what these steps know, or if someone alive would be past them; StoreAway if
-    another one is making steps, or uses the tables, for longer than this one waits: not at all unless it is `patient`.
-
-    A step that contracts is made by a start, if it is one of those, once no older replica is alive.
-    """
-    made = _made(connection)
-    before, known = version(connection), max(step.version for step in steps)
-    needed = max(made.values(), default=0)
-    if needed > known:
-        raise StoreUnusable(f"the tables need version {needed}, and this holdfast knows {known}: use a newer one")
-    if not _missing(connection, steps, contract) and not _untuned(connection, steps):
-        return before, before
-    refusal = ""
-    with _alone(connection, patient):
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-        connection.execute("CREATE TABLE IF NOT EXISTS versions (version integer PRIMARY KEY, needs integer NOT NULL)")
-        for step in _missing(connection, steps, contract):
-            older = ", ".join(_make(connection, step, patient))
-            if older and contract:
-                refusal = f"step {step.version} removes what older replicas use, and these are alive: {older}"
-        _tune(connection, _untuned(connection, steps))
-    if refusal:
-        raise StoreUnusable(refusal)
-    return before, version(connection)
-
-
-def version(connection: psycopg.Connection) -> int:
-    """Of the last step that was made."""
-    return max(_made(connection), default=0)
-
-
-def catch_up(connection: psycopg.Connection) -> bool:
-    """Make what can be made by now, without waiting for others. Returns whether delivery may begin."""
-    with suppress(StoreAway):
-        bring_up_to_date(connection, patient=False)
-    return _made(connection).keys() >= {step.version for step in STEPS if step.at_start}
-
-
-def has_tables(connection: psycopg.Connection) -> bool:
-    return bool(_made(connection))
-
-
-@contextmanager
-def _alone(connection: psycopg.Connection, patient: bool) -> Iterator[None]:
-    """One at a time makes steps, without time-outs. Whoever waits for that does so between statements: who makes an
-    index waits for every statement that runs.
-    """
-    tries = PATIENCE if patient else 1
-    while connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone() != (True,):
-        tries -= 1
-        if not tries:
-            raise StoreAway("another holdfast is just changing the tables")
-        connection.execute("SELECT pg_sleep(0.1)")
-    try:
-        connection.execute("SET statement_timeout TO 0")
-        connection.execute("SET lock_timeout TO 0")
-        yield
-    finally:
-        if not connection.closed:
-            connection.execute(f"SET statement_timeout TO '{STATEMENT_TIMEOUT}'")
-            connection.execute(f"SET lock_timeout TO '{LOCK_TIMEOUT}'")
-            connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
-
-
-def _missing(connection: psycopg.Connection, steps: Sequence[Step], contract: bool) -> list[Step]:
-    """The steps that are to be made now."""
-    made = _made(connection)
-    return [
-        step
-        for step in steps
-        if step.version not in made
-        and (not step.contracts or contract or (step.at_start and not _older(connection, step.version)))
-    ]
-
-
-def _make(connection: psycopg.Connection, step: Step, patient: bool) -> list[str]:
-    """One step. What takes long comes before its transaction; what others did since is made up for in it. Returns the
-    older replicas that it has to wait for: nothing is taken away from under one that is alive.
-    """
-    if step.contracts and (older := _older(connection, step.version)):
-        return older
-    if step.convert is not None:
-        step.convert(connection)
-    for again in reversed(range(TRIES if patient else 1)):
-        try:
-            with connection.transaction():
-                return _make_at_once(connection, step)
-        except errors.LockNotAvailable:
-            if again:
-                connection.execute("SELECT pg_sleep(1)")
-    raise StoreAway(f"step {step.version} of the tables waits for others to let go of them")
-
-
-def _make_at_once(connection: psycopg.Connection, step: Step) -> list[str]:
-    connection.execute(f"SET LOCAL lock_timeout TO '{LOCKED_WITHIN}'")
-    if step.locks:
-        connection.execute(f"LOCK TABLE {step.locks} IN ACCESS EXCLUSIVE MODE")
-    if step.contracts and (older := _older(connection, step.version)):
-        return older
-    if step.convert is not None:
-        step.convert(connection)
-    for statement in step.statements:
-        connection.execute(statement)
-    needs = step.version if step.contracts else 0
-    connection.execute("INSERT INTO versions (version, needs) VALUES (%s, %s)", (step.version, needs))
-    return []
-
-
-def _older(connection: psycopg.Connection, version: int) -> list[str]:
-    """Replicas that are alive and know less than this version. Those of version 1 have a table of their own."""
-    alive: list[tuple[str, str]] = []
-    for table, lease_ends in (("replicas", "to_timestamp(lease_until / 1000.0)"), ("members", "lease_until")):
-        if not _is_there(connection, table):
-            continue
-        with suppress(errors.UndefinedTable):  # Another one has just removed it.
-            alive += connection.execute(
-                f"""SELECT name, version FROM {SCHEMA}.{table}
-                WHERE tables < %s AND {lease_ends} >= clock_timestamp() ORDER BY number""",
-                (version,),
-            ).fetchall()
-    return [f"{name} ({running})" for name, running in alive]
-
-
-def _untuned(connection: psycopg.Connection, steps: Sequence[Step]) -> list[Step]:
-    """The steps that were made and whose indexes and settings were not all reached."""
-    made = _made(connection)
-    if not made:
-        return []
-    stored = connection.execute("SELECT value FROM meta WHERE name = %s", (_TUNED,)).fetchone()
-    tuned = int.from_bytes(stored[0], "big") if stored else 0
-    return [step for step in steps if step.version in made and step.version > tuned]
-
-
-def _tune(connection: psycopg.Connection, steps: Sequence[Step]) -> None:
-    """What can be repeated. Each by itself: an engine that lacks one need not lack the next."""
-    for name, on in (index for step in steps for index in step.apart):
-        _make_index(connection, name, on)
-    connection.execute(f"SET lock_timeout TO '{LOCKED_WITHIN}'")
-    try:
-        for statement in (statement for step in steps for statement in step.if_possible):
-            with suppress(errors.FeatureNotSupported, errors.SyntaxError, errors.InvalidParameterValue):
-                connection.execute(statement)
-    except errors.LockNotAvailable:
-        return  # The next start makes up for it.
-    if steps:
-        connection.execute(
-            "INSERT INTO meta (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (_TUNED, steps[-1].version.to_bytes(4, "big")),
-        )
-
-
-def _make_index(connection: psycopg.Connection, name: str, on: str) -> None:
-    """One whose making was interrupted is there and of no use. Nobody who writes is held up."""
-    found = connection.execute(
-        "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (f"{SCHEMA}.{name}",)
-    ).fetchone()
-    if found == (False,):
-        connection.execute(f"DROP INDEX CONCURRENTLY {name}")
-    if found != (True,):
-        connection.execute(f"CREATE INDEX CONCURRENTLY {name} ON {on}")
-
-
-def _is_there(connection: psycopg.Connection, table: str) -> bool:
-    return connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.{table}",)).fetchone() != (None,)
-
-
-def _made(connection: psycopg.Connection) -> dict[int, int]:
-    """The steps that were made, and the version that each one needs of whoever uses the tables."""
-    if not _is_there(connection, "versions"):
-        return {}
-    return dict(connection.execute(f"SELECT version, needs FROM {SCHEMA}.versions").fetchall())
 
 
 def shown(url: str) -> str:

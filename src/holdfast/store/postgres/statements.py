@@ -6,15 +6,18 @@ driver's cursor blocks a thread, and writes and polls for each statement.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
-from struct import Struct
+from struct import Struct, pack
 from typing import Any
 
+import psycopg
 import trio
 from psycopg import errors, pq
-
-from holdfast.store.postgres import arrays
+from psycopg.abc import Buffer, DumperKey
+from psycopg.adapt import Dumper, PyFormat
+from psycopg.pq import Format
 
 _VALUE = re.compile(r"%\((\w+)\)s::(\w+(?:\[\])?)")
 _BIGINT = Struct("!q")
@@ -45,7 +48,7 @@ class Statement:
 
     async def run(self, connection: pq.abc.PGconn, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Carry it out where it was prepared, and wait for the rows."""
-        given = [arrays.encode(kind, values[name]) for name, kind in self._types.items()]
+        given = [encode(kind, values[name]) for name, kind in self._types.items()]
         connection.send_query_prepared(self._name, given, self._formats, pq.Format.BINARY)
         while connection.flush():
             await trio.lowlevel.wait_writable(connection.socket)
@@ -70,3 +73,91 @@ def _rows(result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
         tuple(None if (value := result.get_value(row, column)) is None else read(value) for column, read in readers)
         for row in range(result.ntuples)
     ]
+
+
+_NULL = pack("!i", -1)
+
+
+def _of_numbers(code: str, width: int, items: Sequence[Any]) -> bytes:
+    if None in items:
+        return b"".join([_NULL if item is None else pack(f"!i{code}", width, item) for item in items])
+    fields = [width] * (2 * len(items))
+    fields[1::2] = items
+    return pack("!" + f"i{code}" * len(items), *fields)
+
+
+def _of_bytes(items: Sequence[bytes | None]) -> bytes:
+    parts: list[bytes] = []
+    for item in items:
+        if item is None:
+            parts.append(_NULL)
+        else:
+            parts += (pack("!i", len(item)), item)
+    return b"".join(parts)
+
+
+def _of_texts(items: Sequence[str | None]) -> bytes:
+    return _of_bytes([None if item is None else item.encode() for item in items])
+
+
+_ENCODERS: dict[str, tuple[int, Callable[[Sequence[Any]], bytes]]] = {
+    "boolean[]": (16, partial(_of_numbers, "?", 1)),
+    "bytea[]": (17, _of_bytes),
+    "bigint[]": (20, partial(_of_numbers, "q", 8)),
+    "smallint[]": (21, partial(_of_numbers, "h", 2)),
+    "integer[]": (23, partial(_of_numbers, "i", 4)),
+    "text[]": (25, _of_texts),
+}
+"""The server's number for what an array holds, and how that is written."""
+
+
+def encode(kind: str, value: Any) -> bytes:
+    """A list as an array of the server's, or a number as a bigint, by the name of its type."""
+    if kind == "bigint":
+        return pack("!q", value)
+    element, items = _ENCODERS[kind]
+    # What an array begins with: one dimension, counted from 1.
+    return pack("!iiIii", 1, None in value, element, len(value), 1) + items(value)
+
+
+_KINDS: dict[type, tuple[str, int]] = {
+    bool: ("boolean[]", 1000),
+    bytes: ("bytea[]", 1001),
+    str: ("text[]", 1009),
+    int: ("bigint[]", 1016),
+}
+"""What a list of Python's is sent as, and the server's number for that."""
+
+
+class _Array(Dumper):
+    format = Format.BINARY
+
+    def __init__(self, cls: type, of: type) -> None:
+        super().__init__(cls)
+        self._kind, self.oid = _KINDS[of]
+
+    def dump(self, obj: list[Any]) -> Buffer:
+        return encode(self._kind, obj)
+
+
+class _Lists(Dumper):
+    """Chooses by the first item that is one; without any, the statement says what it is a list of."""
+
+    def get_key(self, obj: list[Any], format: PyFormat) -> DumperKey:
+        kind = _kind_of(obj)
+        return self.cls if kind is None else (self.cls, kind)
+
+    def upgrade(self, obj: list[Any], format: PyFormat) -> Dumper:
+        kind = _kind_of(obj)
+        return self if kind is None else _Array(self.cls, kind)
+
+    def dump(self, obj: list[None]) -> Buffer:
+        return b"{%s}" % b",".join([b"NULL"] * len(obj))
+
+
+def _kind_of(items: list[Any]) -> type | None:
+    return next((type(item) for item in items if item is not None), None)
+
+
+def register(connection: psycopg.Connection[Any]) -> None:
+    connection.adapters.register_dumper(list, _Lists)

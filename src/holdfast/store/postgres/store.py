@@ -48,25 +48,16 @@ from holdfast.store.port import (
     Swept,
     View,
 )
-from holdfast.store.postgres import (
-    accepting,
-    arrivals,
-    handing,
-    outcomes,
-    reads,
-    rows,
-    schema,
-    stories,
-)
+from holdfast.store.postgres import accept, arrivals, outcomes, queries, reads, rows, schema, transfer
 from holdfast.store.postgres.changes import WORKED_WITHIN, Change, group_size_of, is_urgent, left_by
-from holdfast.store.postgres.channel import TRY_AGAIN_AFTER, Channel
-from holdfast.store.postgres.connection import Connection, Line, Work
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection, Work, reading
 from holdfast.store.postgres.membership import Member
-from holdfast.store.postgres.ownership import Renewal
+from holdfast.store.postgres.ownership import Release, Renewal
+from holdfast.store.postgres.queries import Faults
 from holdfast.store.postgres.requests import ANSWER, REQUEST, CarryOut, Requests
-from holdfast.store.postgres.shards import Release, TakeIn
-from holdfast.store.postgres.stories import Faults
-from holdfast.store.postgres.terms import Terms
+from holdfast.store.postgres.rows import Terms
+from holdfast.store.postgres.write_queue import TRY_AGAIN_AFTER, WriteQueue
 from holdfast.store.writer_thread import Waiter
 
 ANSWER_WITHIN = 5.0
@@ -111,10 +102,10 @@ class PostgresStore:
         self._max_size = max_size
         name = _own_name()
         self._accepts, self._reads, self._shows, self._moves = (
-            Line(url, f"{work} {name}", threaded=threaded) for work in ("accepts", "reads", "status", "moves")
+            Client(url, f"{work} {name}", threaded=threaded) for work in ("accepts", "reads", "status", "moves")
         )
-        self._writes = Line(url, f"outcomes {name}", threaded=threaded, lock_timeout=LOCKED_WITHIN)
-        self._presence = Line(url, f"presence {name}", threaded=threaded, listens=True)
+        self._writes = Client(url, f"outcomes {name}", threaded=threaded, lock_timeout=LOCKED_WITHIN)
+        self._presence = Client(url, f"presence {name}", threaded=threaded, listens=True)
         self._member = Member(
             self._presence,
             clock,
@@ -134,7 +125,7 @@ class PostgresStore:
         self._was_named = trio.Event()
         self._hints = arrivals.Hints(self._send_hints, lambda: self._member.listening)
         self._holds_hints = False
-        self._room = accepting.Room()
+        self._room = accept.Room()
         self._last_id = bytes(16)
         self._unsure: Sequence[Operation] = ()
         self._overtaken: Sequence[Operation] = ()
@@ -142,12 +133,12 @@ class PostgresStore:
         self._earliest_wake = NEVER
         self._statistics: StoreStatistics | None = None
         self._told: set[tuple[str, str]] = set()
-        self._accepting = Channel(self._accept, group_size, self._tell_accepts)
-        self._writing = Channel(
+        self._accepting = WriteQueue(self._accept, group_size, self._tell_accepts)
+        self._writing = WriteQueue(
             self._write,
             group_size_of,
             self._tell,
-            patient=(*outcomes.TOGETHER, TakeIn, Release),
+            patient=(*outcomes.TOGETHER, arrivals.ShelveArrived, Release),
             is_urgent=is_urgent,
             lane_of=outcomes.lane_of,
         )
@@ -217,17 +208,17 @@ class PostgresStore:
         self.close()
 
     def close(self) -> None:
-        for line in self._lines:
-            line.close()
+        for client in self._clients:
+            client.close()
 
     @property
-    def _lines(self) -> tuple[Line, ...]:
+    def _clients(self) -> tuple[Client, ...]:
         return (self._accepts, self._writes, self._reads, self._shows, self._presence, self._moves)
 
     def end_by(self, moment: float) -> None:
         """Wait for nothing after this moment, by trio's time."""
-        for line in self._lines:
-            line.end_by(moment)
+        for client in self._clients:
+            client.end_by(moment)
 
     # -- what the membership tells -----------------------------------------------------------------------------------
 
@@ -263,9 +254,9 @@ class PostgresStore:
             self.on_away(error)
         self.away, self._trouble = True, str(error)
 
-    def hang_up(self) -> None:
-        for line in self._lines:
-            line.hang_up()
+    def abort(self) -> None:
+        for client in self._clients:
+            client.abort()
 
     def lost(self) -> None:
         """What waits to be written was decided for shards that are another's now."""
@@ -280,7 +271,7 @@ class PostgresStore:
         """What can't go there now the beats find; see look."""
         self._arrived.forget(shards)
         with suppress(StoreAway):
-            while await self.perform(TakeIn(shards)) >= arrivals.SHELVED_AT_ONCE:
+            while await self.perform(arrivals.ShelveArrived(shards)) >= arrivals.SHELVED_AT_ONCE:
                 pass
 
     async def gained(self, shards: Collection[int]) -> None:
@@ -429,7 +420,7 @@ class PostgresStore:
 
     async def _accept(self, operations: Sequence[Operation]) -> list[Any]:
         coming = [
-            accepting.Arrival(operation, *rows.encode(operation.message))
+            accept.Arrival(operation, *rows.encode(operation.message))
             for operation in operations
             if isinstance(operation, Accept)
         ]
@@ -439,9 +430,7 @@ class PostgresStore:
             terms = replace(terms, owners={})
         try:
             with self._arrived.noting_left() as left:
-                results, arrived = await accepting.accept(
-                    self._accepts, coming, self._room, terms, within=ANSWER_WITHIN
-                )
+                results, arrived = await accept.accept(self._accepts, coming, self._room, terms, within=ANSWER_WITHIN)
                 self._arrived_there = [id for id in arrived if id not in left]
         except StoreAway as error:
             self.disconnected(error)
@@ -453,13 +442,13 @@ class PostgresStore:
         if channels:
             with suppress(StoreAway):  # The owners' next beats find them.
                 values = {"channels": channels, "payloads": payloads}
-                await self._reads.carry_out(arrivals.TELL, values, within=WORKED_WITHIN)
+                await self._reads.execute(arrivals.TELL, values, within=WORKED_WITHIN)
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
         or was is a Duplicate of itself. Raises StoreAway.
         """
-        work = partial(handing.take, page=page, room=self._room, terms=self._terms(0))
+        work = partial(transfer.take, page=page, room=self._room, terms=self._terms(0))
         try:
             results: list[Any] = await self._moves.run(work, within=MOVED_WITHIN)
         except StoreAway as error:
@@ -536,7 +525,7 @@ class PostgresStore:
                 self._hints.hold(message)
             self.on_accepted_elsewhere(message)
         elif not in_order:
-            self._own[message.id] = Entry(message, accepting.place_of(operation))
+            self._own[message.id] = Entry(message, accept.place_of(operation))
             self.on_accepted_elsewhere(message)
         elif operation.place is not None:
             self._take(Entry(message, operation.place._replace(standing=Standing.ACTIVE)))
@@ -563,8 +552,8 @@ class PostgresStore:
                 self.arrived([operation.id])
         self._told_all(operations, self._writing)
 
-    def _told_all(self, operations: Sequence[Operation], channel: Channel) -> None:
-        self.on_group(len(operations), channel.last)
+    def _told_all(self, operations: Sequence[Operation], queue: WriteQueue) -> None:
+        self.on_group(len(operations), queue.last)
         self.on_commit(self._earliest_wake)
         if self.full:
             self.on_scarce()
@@ -583,7 +572,7 @@ class PostgresStore:
         views: list[View] = []
         while len(views) < len(asks) and bytes_wanted >= 0:
             some = asks[len(views) : len(views) + LANES_A_SURVEY]
-            read = await self._patiently(_reading(partial(reads.survey, asks=some, owned=self._member.owned)))
+            read = await self._patiently(reading(partial(reads.survey, asks=some, owned=self._member.owned)))
             bytes_wanted -= sum(view.size for view in read)
             views += read
         return views
@@ -594,10 +583,10 @@ class PostgresStore:
         def read(connection: Connection) -> Agenda:
             return reads.agenda(connection, self._member.owned, now, limit, skip, classes, since)
 
-        return await self._patiently(_reading(read))
+        return await self._patiently(reading(read))
 
     async def oldest_finished(self) -> Finished:
-        return await self._patiently(_reading(stories.oldest_finished))
+        return await self._patiently(reading(queries.oldest_finished))
 
     async def _patiently(self, work: Work[Result]) -> Result:
         """For whoever can only wait until the database is back."""
@@ -614,7 +603,7 @@ class PostgresStore:
         if self.away:
             raise StoreAway(AWAY)
         faults: Faults = []
-        result = await self._shows.run(_reading(lambda connection: ask(connection, faults)), within=within)
+        result = await self._shows.run(reading(lambda connection: ask(connection, faults)), within=within)
         for fault in faults:
             self._tell_fault(*fault)
         return result
@@ -625,35 +614,35 @@ class PostgresStore:
             self.on_broken(table, key, what)
 
     async def story(self, id: MessageId) -> Story | None:
-        return await self._show(lambda connection, faults: stories.story(connection, id, faults))
+        return await self._show(lambda connection, faults: queries.story(connection, id, faults))
 
     async def stories(
         self, state: State | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]:
         return await self._show(
-            lambda connection, faults: stories.stories(connection, state, lane, after, limit, faults)
+            lambda connection, faults: queries.stories(connection, state, lane, after, limit, faults)
         )
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
-        return await self._show(lambda connection, faults: stories.dead(connection, select, limit, faults))
+        return await self._show(lambda connection, faults: queries.dead(connection, select, limit, faults))
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-        return await self._show(lambda connection, faults: stories.waiting(connection, after, limit, faults))
+        return await self._show(lambda connection, faults: queries.waiting(connection, after, limit, faults))
 
     async def circuit(self, key: str) -> CircuitView | None:
-        return await self._show(lambda connection, faults: stories.circuit(connection, key, faults))
+        return await self._show(lambda connection, faults: queries.circuit(connection, key, faults))
 
     async def circuits(
         self, state: CircuitState | None, after: str | None, limit: int
     ) -> tuple[list[CircuitView], str | None]:
-        return await self._show(lambda connection, faults: stories.circuits(connection, state, after, limit, faults))
+        return await self._show(lambda connection, faults: queries.circuits(connection, state, after, limit, faults))
 
     async def statistics(self) -> StoreStatistics:
         """As of now; while the database is unreachable as they last were."""
         terms = self._terms(0)
         with suppress(StoreAway):
             self._statistics = await self._show(
-                lambda connection, faults: stories.statistics(connection, terms, self.path), STATISTICS_WITHIN
+                lambda connection, faults: queries.statistics(connection, terms, self.path), STATISTICS_WITHIN
             )
         return self._statistics or _nothing_known(self.path, self._max_size)
 
@@ -661,17 +650,6 @@ class PostgresStore:
         """As it was last measured."""
         used = self._room.used
         return StoreRoom(used, self.full or used > SCARCE * self._max_size, self.full)
-
-
-def _reading(work: Work[Result]) -> Work[Result]:
-    """A short transaction that changes nothing."""
-
-    def read(connection: Connection) -> Result:
-        result = work(connection)
-        connection.commit()
-        return result
-
-    return read
 
 
 def _nothing_known(path: str, max_size: int) -> StoreStatistics:

@@ -19,11 +19,11 @@ from holdfast.store.moving import Moving
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.arrivals import NOTIFY, notifications, parted
-from holdfast.store.postgres.connection import Connection, Cursor, Line, beginning, commit_along
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
 from holdfast.store.postgres.outcomes import columns, insert_attempts
-from holdfast.store.postgres.rows import ACTIVE, NUMBERS
+from holdfast.store.postgres.rows import ACTIVE, NUMBERS, Terms
 from holdfast.store.postgres.statements import Statement
-from holdfast.store.postgres.terms import Terms
 
 Use = tuple[MessageId, bytes, int]
 """What a key is used for: the message, its body's digest, and when."""
@@ -80,14 +80,14 @@ class Room:
 
 
 async def accept(
-    line: Line, arrivals: Sequence[Arrival], room: Room, terms: Terms, *, within: float
+    client: Client, arrivals: Sequence[Arrival], room: Room, terms: Terms, *, within: float
 ) -> tuple[list[Any], list[MessageId]]:
     """Results as the port has them; and what had arrived before in those own shards that get something."""
     if not _need_a_look(arrivals, room, terms):
-        found = await line.carry_out(INSERT, _values(arrivals, terms), within=within)
+        found = await client.execute(INSERT, _values(arrivals, terms), within=within)
         room.used += sum(cost_of(arrival.message) for arrival in arrivals)
         return [Accepted(active=True)] * len(arrivals), parted(found[0][0])
-    return await line.run(partial(_look_and_accept, arrivals=arrivals, room=room, terms=terms), within=within)
+    return await client.run(partial(_look_and_accept, arrivals=arrivals, room=room, terms=terms), within=within)
 
 
 def _need_a_look(arrivals: Sequence[Arrival], room: Room, terms: Terms) -> bool:

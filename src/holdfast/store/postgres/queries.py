@@ -4,24 +4,37 @@ Nothing here costs by how much waits: pages are bounded, sums are kept, and of e
 at. A record that can't be read is left out and told of in `faults`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, State
+from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, Place, State
 from holdfast.core.place import state_of
 from holdfast.core.schedule import expires_at
 from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
 from holdfast.store.looking import LOOKED_AT, choose
-from holdfast.store.port import CircuitView, DeadFilter, Finished, StoreStatistics, Story
-from holdfast.store.postgres import choosing, rows, shares
+from holdfast.store.port import CircuitView, DeadFilter, Finished, MessageFilter, StoreStatistics, Story
+from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.rows import ACTIVE, DEAD, REASONS, RETRY, STATE_NUMBERS, STATES, WAITING
+from holdfast.store.postgres.rows import (
+    ACTIVE,
+    DEAD,
+    REASONS,
+    RETRY,
+    STANDINGS,
+    STATE_NUMBERS,
+    STATES,
+    WAITING,
+    Terms,
+    number_of,
+)
 from holdfast.store.postgres.shares import Sums
-from holdfast.store.postgres.terms import Terms
+from holdfast.store.records import stamp, unstamp
 from holdfast.store.sound import UNREADABLE, check_attempt, check_message
 
 Faults = list[tuple[str, str, str]]
@@ -68,7 +81,7 @@ def stories(
         is_meant = state in (None, shown) and (lane is None or lane == (of_lane or _delivered_lane(id, record)))
         return id if is_meant else None
 
-    chosen, last, _ = choose(choosing.in_order(connection, terms), limit, read)
+    chosen, last, _ = choose(in_order(connection, terms), limit, read)
     return _stories(connection, chosen, faults, whole=False), last
 
 
@@ -81,7 +94,7 @@ def _delivered_lane(id: MessageId, record: bytes) -> str | None:
 
 def dead(connection: Connection, select: DeadFilter, limit: int, faults: Faults) -> tuple[list[Story], bytes | None]:
     """Dead letters whole by the time of death, and where to go on."""
-    chosen, start = choosing.dead_letters(connection, select, limit)
+    chosen, start = dead_letters(connection, select, limit)
     found = _stories(connection, chosen, faults, whole=True)
     return [each for each in found if each.state is State.DEAD], start
 
@@ -92,7 +105,7 @@ def waiting(
     """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
     terms = {"first": after + b"\0" if after is not None else b"", "stated": False}
     chosen, last, _ = choose(
-        choosing.in_order(connection, terms),
+        in_order(connection, terms),
         limit,
         lambda id, _, state, size, *rest: (id, size) if state is not State.DEAD else None,
         size_of=itemgetter(1),
@@ -261,3 +274,69 @@ def oldest_finished(connection: Connection) -> Finished:
         (SELECT min(used) + 1 FROM keys)"""
     )
     return Finished(*found.fetchall()[0])
+
+
+LAST_ID = b"\xff" * 16
+EVER = MessageFilter().before
+
+_LETTERS = f"""SELECT id, due, reason FROM messages WHERE standing = {DEAD} {{of_lane}}
+    AND (due, id) >= (%(died)s, %(id)s) AND due < %(until)s ORDER BY due, id LIMIT %(limit)s"""
+_IN_ORDER = """SELECT id, lane, standing, retry, size, record,
+        CASE WHEN %(stated)s THEN (SELECT state FROM lanes l WHERE l.lane = p.lane) END FROM (
+        (SELECT id, lane, standing, retry, size, CASE WHEN %(dated)s THEN record END AS record FROM messages
+            WHERE id >= %(first)s AND id <= %(last)s AND %(undelivered)s ORDER BY id LIMIT %(limit)s)
+        UNION ALL
+        (SELECT id, NULL, NULL, NULL, NULL, record FROM delivered WHERE id >= %(first)s AND %(delivered)s
+            ORDER BY id LIMIT %(limit)s)
+    ) AS p ORDER BY id LIMIT %(limit)s"""
+_KINDS = {"undelivered": True, "delivered": False, "dated": False, "stated": True}
+_UNDELIVERED = {"last": LAST_ID, "limit": LOOKED_AT + 1, **_KINDS}
+"""What is asked for unless the terms say otherwise: records if they are `dated`, circuits if they are `stated`."""
+
+Candidate = tuple[MessageId, str | None, State, int, Any]
+"""Id, lane, state, size and record. The lane of one that was delivered is None: its record tells."""
+
+
+def in_order(connection: Connection, terms: Mapping[str, Any]) -> Iterator[Candidate]:
+    """Messages in the order of acceptance: one more than are looked at, to know whether there is more."""
+    for id, lane, standing, retry, size, record, circuit in connection.execute(_IN_ORDER, {**_UNDELIVERED, **terms}):
+        state = State.DELIVERED
+        if lane is not None:
+            state = state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit or 0])
+        yield id, lane, state, size, record
+
+
+def undelivered(
+    connection: Connection, select: MessageFilter, limit: int, skip: Container[MessageId]
+) -> tuple[list[MessageId], MessageId | None]:
+    """Messages in the order of acceptance that were not delivered, and where to go on."""
+    first, last = select.id or select.after or b"", select.id or LAST_ID
+    terms = {"first": first, "last": last, "dated": select.before < EVER}
+    candidates = takewhile(partial(_is_before, select.before), in_order(connection, terms))
+
+    def read(id: MessageId, lane: str, state: State, *_: Any) -> MessageId | None:
+        is_meant = id not in skip and select.lane in (None, lane) and select.state in (None, state)
+        return id if is_meant else None
+
+    found, _, start = choose(candidates, limit, read)
+    return found, start
+
+
+def _is_before(moment: int, candidate: Candidate) -> bool:
+    """Of a record that can't be read the id tells."""
+    id, *_, record = candidate
+    message = None if record is None else records.message_or_none(id, record)
+    return record is None or (message.accepted_at if message else int.from_bytes(id[:6], "big")) < moment
+
+
+def dead_letters(connection: Connection, select: DeadFilter, limit: int) -> tuple[list[MessageId], bytes | None]:
+    """Dead letters by the time of death, and where to go on."""
+    died, id = unstamp(select.after) if select.after is not None else (select.since, b"")
+    wanted = number_of(select.reason)
+    looked_at = LOOKED_AT if wanted is not None else min(limit, LOOKED_AT)
+    terms = {"lane": select.lane, "died": died, "id": id, "until": select.until, "limit": looked_at + 1}
+    of_lane = "" if select.lane is None else "AND lane = %(lane)s"
+    letters = connection.execute(_LETTERS.format(of_lane=of_lane), terms)
+    candidates = ((stamp(due, id), id, reason) for id, due, reason in letters)
+    found, _, start = choose(candidates, limit, lambda letter, id, reason: id if wanted in (None, reason) else None)
+    return found, start

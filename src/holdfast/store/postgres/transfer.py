@@ -14,27 +14,27 @@ from holdfast.core.idempotency import body_digest
 from holdfast.core.message import Message
 from holdfast.store.moving import Moving
 from holdfast.store.port import Accepted, Duplicate, IdempotencyKey
-from holdfast.store.postgres import accepting
-from holdfast.store.postgres.accepting import Arrival, Look, Room, Uses
+from holdfast.store.postgres import accept
+from holdfast.store.postgres.accept import Arrival, Look, Room, Uses
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.terms import Terms
+from holdfast.store.postgres.rows import Terms
 
 
 def take(connection: Connection, page: Sequence[Moving], room: Room, terms: Terms) -> list[Any]:
     """Results as those of an Accept."""
-    arrivals = [accepting.from_elsewhere(each, _own_key(each.message)) for each in page]
+    arrivals = [accept.from_elsewhere(each, _own_key(each.message)) for each in page]
     look = Look(connection, arrivals, room, terms)
-    used = accepting.uses_of(connection, [each.key.digest for each in page if each.key is not None])
+    used = accept.uses_of(connection, [each.key.digest for each in page if each.key is not None])
     results = _judge(page, arrivals, look, used, terms)
     chosen = [index for index, result in enumerate(results) if result is None]
-    own_keys = accepting.uses_by([arrivals[index].operation for index in chosen], terms)
-    accepting.take_keys(connection, own_keys | _apps_keys([page[index] for index in chosen], terms), terms)
+    own_keys = accept.uses_by([arrivals[index].operation for index in chosen], terms)
+    accept.take_keys(connection, own_keys | _apps_keys([page[index] for index in chosen], terms), terms)
     # Once more, with its key in hand: it may have come just now, by a connection that was taken for dead.
-    there = accepting.here(connection, [page[index].message.id for index in chosen])
+    there = accept.here(connection, [page[index].message.id for index in chosen])
     for index in chosen:
         id = page[index].message.id
         results[index] = Duplicate(id) if id in there else Accepted(active=False)
-    accepting.insert(connection, [arrivals[index] for index in chosen if page[index].message.id not in there], terms)
+    accept.insert(connection, [arrivals[index] for index in chosen if page[index].message.id not in there], terms)
     connection.commit()
     room.used += look.added
     return results

@@ -34,7 +34,7 @@ GATHERED = 16
 _logger = logging.getLogger("holdfast.store")
 
 
-class Channel:
+class WriteQueue:
     """`write` commits a group and returns its results, `size` says how many of the pending ones make the next group,
     `tell` is given each operation with its result. Groups of the kinds that are `patient` wait for the database to come
     back. `is_urgent`: whether an operation starts a group at once. `lane_of` names the lane that an operation is about,
