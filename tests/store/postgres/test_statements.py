@@ -1,12 +1,14 @@
-"""Statements that are transactions by themselves, and are carried out on the loop."""
+"""Prepared statements that are executed on the loop, and lists that are sent as binary arrays."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import connect
 from holdfast.store.postgres.statements import Statement
 from tests.support.harness import PATIENCE
 
@@ -76,3 +78,31 @@ async def test_what_the_server_refuses_is_a_failed_commit_and_the_line_goes_on(c
     with pytest.raises(CommitFailed, match="square root"):
         await carry_out(client, wrong, number=-4)
     assert await carry_out(client, wrong, number=9) == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "items"),
+    [
+        ("boolean", [True, None, False]),
+        ("bigint", [1, -5, None, (1 << 63) - 1]),
+        ("bigint", [0, -(1 << 63)]),
+        ("integer", [1, 2, 3]),
+        ("smallint", [None, 7]),
+        ("bytea", [b"", None, b"\x00\xff\\x41", b"x" * 70_000]),
+        ("text", ["", None, 'ä"\\{},NULL', "NULL"]),
+        ("text", []),
+        ("bigint", [None, None]),
+    ],
+)
+def test_lists_arrive_as_they_are(database: str, kind: str, items: list[Any]) -> None:
+    with connect(database, "test") as connection:
+        found = connection.execute(f"SELECT %s::{kind}[], array_length(%s::{kind}[], 1)", (items, items)).fetchone()
+    assert found == (items, len(items) or None)
+
+
+def test_one_statement_is_enough_for_numbers_of_any_size(database: str) -> None:
+    with connect(database, "test") as connection:
+        for number in [0, 1 << 20, 1 << 40] * 4:
+            connection.execute("SELECT 'numbers', unnest(%s::bigint[])", ([number],))
+        found = connection.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%numbers%'")
+        assert found.fetchone() == (1,)

@@ -1,29 +1,30 @@
 """The store that replicas share, in PostgreSQL. Imported only where `store.url` is set.
 
-Modules that do the same job as one of the embedded store have its name.
+A module that does the same job as one of the embedded store has its name.
 
-schema       the tables, their versions, and how one becomes the next; claims: what version 1 left behind
-connection   one connection and what its errors mean; statements: those of the hot path, without a thread
-arrays       lists as the server's arrays
-contact      the first word with a database, at a start
-channel      operations on their way to the database, in groups
-ownership    members, leases, the fence of every write, owners of shards, the fleet's time
-membership   this replica's part: joins, renews, takes and hands over shards
-shards       what an owner does with a whole shard
-rows         how messages, places and lanes look in the tables; terms: what a transaction is made under
-accepting    new messages; handing: those of a machine's own store
-arrivals     messages that have arrived: how their owner hears of them, and finds them
-changes      one transaction of delivery; outcomes: what the ends of attempts change
-lanes        circuits, and when a lane needs attention next
-shares       how much waits, is dead, and is held by whom
-reads        what delivery reads: lanes and the agenda
-requests     what operators ask of hosts that another replica owns
-choosing     which messages an operator means
-bulk         what changes many messages at once
-stories      what operators are told
-store        all of it behind the port
-walking      how a whole store is gone through while a fleet works on it
-export       out as JSON lines; restore: in again
-fsck         what is wrong, and repairing it
-offline      these behind the commands
+schema.py        the tables, and the steps from one version to the next
+migration.py     makes the steps that a database lacks
+connection.py    a connection, the shapes of transaction on it, and what its errors mean
+client.py        one connection that is replaced when it breaks, with time limits
+statements.py    prepared statements that run on the loop; lists as binary arrays
+rows.py          how messages, places and lanes look in the tables; the terms of a transaction
+ownership.py     members, leases, the fence of every write, owners of shards, the fleet's time
+membership.py    this replica's part: joins, renews, takes and hands over shards
+write_queue.py   operations on their way to the database, in groups
+accept.py        new messages
+transfer.py      messages that come from a machine's own store
+arrivals.py      new messages that are in no queue yet: how their owner is notified, and finds them
+changes.py       one transaction of delivery
+outcomes.py      what the ends of attempts change
+bulk.py          operations that change many messages
+lanes.py         circuits, and when a lane needs attention next
+shares.py        how much waits, is dead, and is held by whom
+reads.py         what delivery reads: lanes and the agenda
+queries.py       what operators ask: messages, dead letters, circuits, statistics
+requests.py      what operators ask of hosts that another replica owns
+store.py         all of it behind the port
+export.py        the database as JSON lines
+restore.py       JSON lines into a database
+fsck.py          checks and repairs
+offline.py       export, restore and fsck for the commands
 """

@@ -43,8 +43,8 @@ from tests.contract.builders import (
     success,
 )
 from tests.store.fleets import Replica, fleet
-from tests.store.test_postgres_transfer import execute
 from tests.support.harness import PATIENCE
+from tests.store.postgres.test_export_and_restore import execute
 
 OTHER = "other:443"
 
