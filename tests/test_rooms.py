@@ -26,7 +26,7 @@ ALLOWED = {
     "operate": {"operate", "core", "http", "store.port", "clock", "events", "config", "__version__"},
     "cli": {
         *("cli", "core", "config", "app", "process.credentials", "demo", "__version__"),
-        *("store.offline", "store.files", "store.postgres.contact"),
+        *("store.offline", "store.files", "store.postgres.migration"),
     },
     # What the composition is made of: each may know every room but the command line.
     "process": {
