@@ -28,9 +28,9 @@ FOUND = [(b"", -1, None, 7, True), (None, 1 << 62, -5, -7, None), (b"\x00a", Non
 
 
 @pytest.fixture
-async def line(database: str) -> AsyncIterator[Client]:
+async def client(database: str) -> AsyncIterator[Client]:
     client = Client(database, "test", threaded=True)
-    yield line
+    yield client
     client.close()
 
 
@@ -72,7 +72,7 @@ async def test_no_answer_in_time_gives_the_connection_up(client: Client) -> None
     assert await carry_out(client, slow, seconds=0) == [(1,)]
 
 
-async def test_what_the_server_refuses_is_a_failed_commit_and_the_line_goes_on(client: Client) -> None:
+async def test_what_the_server_refuses_is_a_failed_commit_and_the_client_goes_on(client: Client) -> None:
     wrong = Statement("SELECT sqrt(%(number)s::bigint)::bigint")
     assert await carry_out(client, wrong, number=4) == [(2,)]
     with pytest.raises(CommitFailed, match="square root"):
