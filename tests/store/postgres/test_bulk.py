@@ -43,8 +43,8 @@ from tests.contract.builders import (
     success,
 )
 from tests.store.fleets import Replica, fleet
-from tests.support.harness import PATIENCE
 from tests.store.postgres.test_export_and_restore import execute
+from tests.support.harness import PATIENCE
 
 OTHER = "other:443"
 

@@ -10,10 +10,10 @@ import pytest
 from holdfast.core.ownership import LEASE
 from holdfast.store.postgres import migration, ownership
 from holdfast.store.postgres.connection import Connection, connect
-from tests.support.harness import until
 from holdfast.store.postgres.migration import bring_up_to_date
 from holdfast.store.postgres.ownership import Membership, SharedTime
 from tests.store.fleets import rows
+from tests.support.harness import until
 
 NUMBER = 7
 WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

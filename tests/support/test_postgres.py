@@ -10,7 +10,7 @@ import pytest
 from tests.support.harness import until
 from tests.support.postgres import ELSEWHERE, OwnServer, Server
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def value(url: str, query: str) -> object:
