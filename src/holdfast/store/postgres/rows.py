@@ -8,8 +8,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, DeadReason, Message, MessageId, Place, Standing
 from holdfast.core.ownership import shard_of
-from holdfast.store import records
 from holdfast.core.store_rules import StoreRules
+from holdfast.store import records
 
 ACTIVE, WAITING, RETRY, DEAD = range(4)
 STANDINGS = (Standing.ACTIVE, Standing.WAITING, Standing.RETRY, Standing.DEAD)
