@@ -19,7 +19,7 @@ from holdfast.core.message import DeadReason, Message, State, id_text
 from holdfast.core.ownership import SHARDS
 from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Ask, Duplicate
-from holdfast.store.postgres import claims
+from holdfast.store.postgres import schema
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.migration import bring_up_to_date, migrate
 from holdfast.store.postgres.schema import STEPS, VERSION
@@ -211,7 +211,7 @@ def test_what_an_older_replica_did_at_the_last_moment_is_made_up_for(database: s
     passes: list[str] = []
 
     def interfered(connection: psycopg.Connection) -> None:
-        claims.end(connection)
+        schema.convert_claims(connection)
         passes.append(late)
         if len(passes) == 1:
             old.lane("late.test:80", old.circuits[v1.BUSY], NOW)
