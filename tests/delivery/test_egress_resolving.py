@@ -17,7 +17,7 @@ from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.egress import ROUTE_ZONE, Guard
 from holdfast.delivery.lookup_threads import SHARE, THREADS
-from holdfast.delivery.resolver import NOT_ASKED_AGAIN_FOR, TIMEOUT
+from holdfast.delivery.resolver import FAILURE_KEPT_FOR, TIMEOUT
 from holdfast.http.connection import Address
 from holdfast.http.errors import ConnectError
 from holdfast.http.transport import Origin, Transport
@@ -307,7 +307,7 @@ async def test_all_who_wait_hear_of_the_failure_and_one_who_comes_later_asks_aga
         await names.until_asked()
         names.let_go.set()
     assert len({id(failure) for failure in failures}) == 3
-    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    mock_clock.jump(FAILURE_KEPT_FOR)
     assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
     assert names.asked == [NAME] * 2
 

@@ -12,8 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from holdfast.core.errors import NameNotResolved
 from holdfast.delivery import lookup_threads, resolver
-from holdfast.delivery.lookup_threads import FOR_A_THREAD, LATELY_THREADS, SHARE, THREADS
-from holdfast.delivery.resolver import HANGS_AFTER, LAST_GOOD_FOR, NOT_ASKED_AGAIN_FOR, TIMEOUT, Resolver
+from holdfast.delivery.lookup_threads import FOR_A_THREAD, RECENT_THREADS, SHARE, THREADS
+from holdfast.delivery.resolver import FAILURE_KEPT_FOR, HANGS_AFTER, LAST_GOOD_FOR, TIMEOUT, Resolver
 from holdfast.http.connection import Address
 from tests.delivery.names import PUBLIC, Names
 from tests.support.harness import until
@@ -79,7 +79,7 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
 
 
 async def test_names_that_resolved_lately_do_not_notice_hundreds_that_hang(it: Resolver, names: Names) -> None:
-    lately = hosts(2 * LATELY_THREADS, "lately")
+    lately = hosts(2 * RECENT_THREADS, "lately")
     await look_up_all(it, lately)
     async with trio.open_nursery() as nursery:
         await hang(it, names, nursery, hosts(MANY), len(lately) + THREADS)
@@ -92,12 +92,12 @@ async def test_names_that_resolved_lately_do_not_notice_hundreds_that_hang(it: R
 async def test_names_that_resolved_lately_and_hang_all_at_once(
     it: Resolver, names: Names, mock_clock: MockClock
 ) -> None:
-    lately = hosts(2 * LATELY_THREADS)
+    lately = hosts(2 * RECENT_THREADS)
     await look_up_all(it, [*lately, NAME])
     names.hanging.update(lately)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look_up_all, it, lately)
-        await names.until_asked(len(lately) + 1 + LATELY_THREADS)
+        await names.until_asked(len(lately) + 1 + RECENT_THREADS)
         nursery.start_soon(look_up_all, it, [NAME])
         await wait_all_tasks_blocked()
         mock_clock.jump(HANGS_AFTER)
@@ -121,7 +121,7 @@ async def test_a_last_good_answer_is_used_while_the_name_hangs(
     await pass_time(mock_clock, TIMEOUT)
     for _ in range(3):
         assert await look_up(it) == FOUND, "and at once when it is known to hang"
-        await pass_time(mock_clock, NOT_ASKED_AGAIN_FOR)
+        await pass_time(mock_clock, FAILURE_KEPT_FOR)
     assert names.asked == [NAME] * 2
 
 
@@ -131,9 +131,9 @@ async def test_a_last_good_answer_is_used_when_this_side_fails_but_not_for_ever(
 ) -> None:
     names.answers[NAME] = [[PUBLIC], error]
     await look_up(it)
-    mock_clock.jump(LAST_GOOD_FOR - NOT_ASKED_AGAIN_FOR)
+    mock_clock.jump(LAST_GOOD_FOR - FAILURE_KEPT_FOR)
     assert await look_up(it) == FOUND
-    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    mock_clock.jump(FAILURE_KEPT_FOR)
     assert (await fail(it)).here
     assert names.asked == [NAME] * 3
 
@@ -144,7 +144,7 @@ async def test_a_last_good_answer_is_not_used_against_the_names_own_servers(
     names.answers[NAME] = [[PUBLIC], UNKNOWN, SILENT]
     await look_up(it)
     assert not (await fail(it)).here
-    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    mock_clock.jump(FAILURE_KEPT_FOR)
     assert (await fail(it)).here, "and is forgotten by then"
 
 
@@ -179,7 +179,7 @@ async def test_names_that_hung_before_leave_threads_for_new_ones(
     for host in hanging:
         names.answers[host] = [SILENT]
     await names.let_all_go()
-    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    mock_clock.jump(FAILURE_KEPT_FOR)
     async with trio.open_nursery() as nursery:
         await hang(it, names, nursery, hanging, SHARE)
         assert names.inside == SHARE
@@ -231,7 +231,7 @@ async def test_a_name_that_failed_is_not_asked_again_for_some_seconds(
     for _ in range(3):
         assert (await fail(it)).here is here
     assert names.asked == [NAME]
-    mock_clock.jump(NOT_ASKED_AGAIN_FOR)
+    mock_clock.jump(FAILURE_KEPT_FOR)
     assert await look_up(it) == FOUND
 
 
@@ -247,7 +247,7 @@ async def test_a_failure_of_this_machine_says_nothing_about_the_name(it: Resolve
 async def test_failures_are_remembered_of_so_many_names(
     it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolver, "KEPT", 10)
+    monkeypatch.setattr(resolver, "NAMES_KEPT", 10)
     failing = hosts(11, "failing")
     names.answers |= {host: [UNKNOWN] for host in failing}
     for host in failing:
@@ -262,7 +262,7 @@ async def test_failures_are_remembered_of_so_many_names(
 async def test_answers_are_remembered_of_so_many_names_however_many_fail(
     it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolver, "KEPT", 10)
+    monkeypatch.setattr(resolver, "NAMES_KEPT", 10)
     healthy, failing = hosts(11, "healthy"), hosts(30, "failing")
     for host in healthy:
         await look_up(it, host)

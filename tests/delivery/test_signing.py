@@ -14,7 +14,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from holdfast.config import Sign
 from holdfast.config.files import MOST
 from holdfast.core.errors import SecretMissing
-from holdfast.delivery.signing import REST, Signer
+from holdfast.delivery.signing import UNCHANGED_FOR, Signer
 
 OLD = "whsec_" + b64encode(b"old " * 8).decode()
 NEW = "whsec_" + b64encode(b"new " * 8).decode()
@@ -31,7 +31,7 @@ def now() -> int:
 
 def later() -> int:
     """When everything that was written until now has rested."""
-    return now() + REST
+    return now() + UNCHANGED_FOR
 
 
 def of_file(path: Path) -> Signer:
@@ -129,10 +129,10 @@ def test_a_change_is_taken_over_when_the_file_has_rested(tmp_path: Path) -> None
     signer = of_file(secret)
     secret.write_text(NEW)
     changed = secret.stat().st_ctime_ns // 1_000_000
-    is_new = [signs_with(NEW, signer, at) for at in (changed, changed + REST - 1, changed + REST)]
+    is_new = [signs_with(NEW, signer, at) for at in (changed, changed + UNCHANGED_FOR - 1, changed + UNCHANGED_FOR)]
     assert is_new == [False, False, True]
     secret.write_text(OLD)
-    is_old = [signs_with(OLD, signer, at) for at in (5_000, 5_000 + REST - 1, 5_000 + REST)]
+    is_old = [signs_with(OLD, signer, at) for at in (5_000, 5_000 + UNCHANGED_FOR - 1, 5_000 + UNCHANGED_FOR)]
     assert is_old == [False, False, True]
 
 
@@ -142,8 +142,8 @@ def test_a_file_that_goes_on_changing_does_not_rest(tmp_path: Path) -> None:
     signer = of_file(secret)
     for look, half in enumerate(("", "whsec_", HALF, NEW)):
         secret.write_text(half)
-        assert signs_with(OLD, signer, look * REST)
-    assert signs_with(NEW, signer, 4 * REST)
+        assert signs_with(OLD, signer, look * UNCHANGED_FOR)
+    assert signs_with(NEW, signer, 4 * UNCHANGED_FOR)
 
 
 def test_at_rest_what_is_no_secret_fails_and_the_one_before_does_not_come_back(tmp_path: Path) -> None:

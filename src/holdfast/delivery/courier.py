@@ -1,6 +1,6 @@
-"""One attempt from start to outcome: writes the request, has it carried, and says what the end of it means.
+"""Makes one attempt: writes the request, sends it through a transport, and turns the result into an Outcome.
 
-Foreign errors are mapped to an Outcome here and only here.
+Errors of the transport become outcomes here and nowhere else.
 """
 
 from collections.abc import Mapping
@@ -19,23 +19,23 @@ from holdfast.http.errors import ConnectError, ExchangeError, ProxyError
 from holdfast.http.transport import Answer, Origin
 
 MAX_ORIGINS = 1024
-"""Origins that are kept; there may be ever new ones."""
+"""Origins that are cached. Apps can name any number of them."""
 
 _ALWAYS_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Carrier(Protocol):
-    """What the courier needs of a transport."""
+    """The part of a transport that the courier needs."""
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RouteTerms:
-    """What a route changes for its messages: `host` is the route's own host:port, whose exemption it has.
+    """What a route changes for its messages. `host` is the route's own host:port.
 
-    The route's certificate is shown to that host alone, as an exemption holds for it alone; its signature is on every
-    message of the route.
+    The egress exemption and the client certificate hold for that host only; the signature is on every message of the
+    route.
     """
 
     host: str
@@ -45,7 +45,7 @@ class RouteTerms:
 
 
 class Courier:
-    """Carries messages, one attempt at a time and any number at once."""
+    """Makes attempts, any number at once."""
 
     def __init__(self, carrier: Carrier, *, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
         self._carrier = carrier
@@ -58,8 +58,8 @@ class Courier:
         self._origins: dict[tuple[str, str, str], Origin] = {}
 
     async def carry(self, message: Message, now: int, wall: int) -> Outcome:
-        """Make one attempt. `now` is its start, and `wall` the same moment by the wall clock, which the receiver's
-        clock is like: the signature carries it, and a Retry-After with a date is judged by it.
+        """Make one attempt, beginning `now`. `wall` is the same moment by the wall clock, like the receiver's: it is in
+        the signature, and a Retry-After with a date is read by it.
         """
         route = self._routes.get(message.route) if message.route else None
         began = trio.current_time()
@@ -98,7 +98,7 @@ class Courier:
         if signer is not None:
             headers = tuple(header for header in headers if header[0] not in SIGNED_HEADERS)
         elif message.signed and route is None:
-            raise SecretMissing(f'it was accepted for the signed route "{message.route}", which the config has no more')
+            raise SecretMissing(f'it was accepted for the signed route "{message.route}", now gone from the config')
         given = dict(headers)
         parts = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (message.method.encode(), message.path, message.authority.encode())

@@ -1,17 +1,17 @@
-"""How a checked address is reached: directly, or through the forward proxy.
+"""Opens connections to permitted addresses, directly or through the forward proxy.
 
-Which addresses may be dialled is the guard's to say, and it is asked again about the peer of every direct connection.
-The proxy itself was named by the operator and is not judged. What goes past the proxy by `no_proxy` stays guarded.
+The guard in egress.py decides which addresses are permitted, and judges the peer of every direct connection again,
+including those that bypass the proxy by `no_proxy`. The proxy itself is the operator's choice and is not judged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 
-from holdfast.config.hosts import names_among
+from holdfast.core.addresses import unmapped
 from holdfast.core.errors import NameNotResolved
+from holdfast.delivery.egress import HostList
 from holdfast.http.codec import best_engine
 from holdfast.http.connection import Address, Dialled, Origin, Trying, connect, format_address, in_turn
 from holdfast.http.errors import ConnectError, ProxyError
@@ -23,7 +23,7 @@ LookUp = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """`authorization` is the whole value of the header; `no_proxy` holds networks, addresses and host patterns."""
+    """`authorization` is the value of the header `Proxy-Authorization`; `no_proxy` lists what bypasses the proxy."""
 
     proxy: tuple[str, int] | None = None
     authorization: bytes | None = field(default=None, repr=False)
@@ -31,7 +31,7 @@ class ProxySettings:
 
 
 class Dialer:
-    """`judge_peer` gets the address of a peer, as ip:port, and raises if it may not be talked to."""
+    """`judge_peer` raises if the peer's address, as ip:port, is not permitted."""
 
     def __init__(self, settings: ProxySettings, *, judge_peer: JudgePeer, look_up: LookUp) -> None:
         self._judge_peer = judge_peer
@@ -40,21 +40,23 @@ class Dialer:
         self.configure(settings)
 
     def configure(self, settings: ProxySettings) -> None:
-        self._exceptions = _Exceptions(settings.no_proxy)
+        self._no_proxy = HostList(settings.no_proxy)
         self._proxy = settings.proxy
         self._authorization = settings.authorization
 
     async def dial(self, origin: Origin, addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:
-        """Through the proxy every address is asked for in turn, as a proxy that fails for one may reach another."""
-        dial_one = partial(self._dial_one, origin, trying)
-        return await in_turn(addresses, deadline, dial_one)
+        """Tries the addresses in turn, also through the proxy: it may reach another address if it fails for one."""
+        return await in_turn(addresses, deadline, partial(self._dial_one, origin, trying))
 
     async def _dial_one(self, origin: Origin, trying: Trying, address: Address, until: float) -> Dialled:
-        if self._proxy is None or self._exceptions.hold(origin.host, address):
-            return await self._directly(origin, trying, address, until)
-        return await self._through(self._proxy, trying, format_address(address[1]), until)
+        if self._proxy is None or self._bypasses_proxy(origin.host, address):
+            return await self._dial_directly(origin, trying, address, until)
+        return await self._dial_through(self._proxy, trying, format_address(address[1]), until)
 
-    async def _directly(self, origin: Origin, trying: Trying, address: Address, until: float) -> Dialled:
+    def _bypasses_proxy(self, host: str, address: Address) -> bool:
+        return self._no_proxy.has_name(host) or self._no_proxy.has_address(unmapped(ip_address(address[1][0])))
+
+    async def _dial_directly(self, origin: Origin, trying: Trying, address: Address, until: float) -> Dialled:
         dialled = await connect([address], until, trying)
         try:
             self._judge_peer(origin, dialled.address)
@@ -63,12 +65,12 @@ class Dialer:
             raise
         return dialled
 
-    async def _through(self, proxy: tuple[str, int], trying: Trying, target: str, until: float) -> Dialled:
-        # Taken together with the proxy: a reload meanwhile must not show new credentials to an old proxy.
+    async def _dial_through(self, proxy: tuple[str, int], trying: Trying, target: str, until: float) -> Dialled:
+        # Read together with the proxy: after a reload the old proxy must not get the new credentials.
         authorization = self._authorization
         trying(target, "reach_proxy")
         try:
-            dialled = await connect(await self._look_up(*proxy), until, _untold)
+            dialled = await connect(await self._look_up(*proxy), until, _ignore_stage)
         except NameNotResolved as error:
             raise ProxyError(f"the proxy in delivery.proxy has no address: {error}", target, here=True) from error
         except ConnectError as error:
@@ -83,20 +85,5 @@ class Dialer:
             raise
 
 
-class _Exceptions:
-    """What goes past the proxy."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._patterns = names_among(texts)
-        self._networks = [ip_network(text) for text in texts if text not in self._patterns]
-
-    def hold(self, host: str, address: Address) -> bool:
-        if any(fnmatchcase(host, pattern) for pattern in self._patterns):
-            return True
-        plain = ip_address(address[1][0].partition("%")[0])
-        plain = getattr(plain, "ipv4_mapped", None) or plain
-        return any(plain in network for network in self._networks)
-
-
-def _untold(address: str, stage: str) -> None:
-    """The proxy's own addresses are no news: the target's is what an attempt is recorded with."""
+def _ignore_stage(address: str, stage: str) -> None:
+    """The proxy's own addresses are not recorded: an attempt records its target's address."""

@@ -417,7 +417,7 @@ class Dispatcher:
             self._board.ended(start, now)
             self._board.address_ended(outcome.address, now)
             return
-        effects = self._outcomes.settle(start, outcome, began, now)
+        effects = self._outcomes.effects(start, outcome, began, now)
         effects.operation.done = lambda result: self._settled(start, effects, result)
         del self.in_flight[start.entry.message.id]
         self._unwritten[start.entry.message.id] = start

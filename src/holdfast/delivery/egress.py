@@ -1,19 +1,20 @@
-"""Which addresses may be dialled: everything that keeps holdfast from becoming a way into its own network.
+"""The egress rules: which addresses may be dialled, so that webhooks can't reach into holdfast's own network.
 
-A name is resolved once, every address is judged, and only a judged one is dialled; the peer is judged again when the
-connection stands. Of several addresses those that may be dialled are, and the others are left out: whoever answers for
-a name gains nothing by one that is never dialled, and a name with one private address too many stays usable.
+A name is resolved once, each of its addresses is judged, and only permitted ones are dialled. The peer is judged again
+when the connection is open. Denied addresses of a name are left out and the others are used.
 
-`deny` wins over everything. A name in it is judged by its spelling, in the one that targets have: any other name may
-lead to the same address, so only networks close one. What is not the public internet (core/addresses.py) opens only by
-`allow`, by `allow_loopback`, or for messages of a route whose own host it is. Link-local addresses and others where
-clouds keep their metadata open only by a CIDR in `allow`. Where an address carries another one inside, as NAT64 does,
-both must be open. holdfast's own listeners are never a target, by whatever name or address of this machine.
+- `deny` wins over everything. A name in `deny` matches only that spelling. Other names may resolve to the same address,
+  so only a network closes it.
+- Addresses outside the public internet (core/addresses.py) are open only by `allow`, by `allow_loopback`, or for
+  messages of a route to that very host.
+- Link-local addresses, and others where clouds serve metadata, are open only by a CIDR in `allow`.
+- If an address embeds another one, as in NAT64, both must be open.
+- holdfast's own listeners are never a target, by any name or address of this machine.
 """
 
 import errno
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from ipaddress import IPv6Network, ip_address, ip_network
 
@@ -26,7 +27,8 @@ from holdfast.http.connection import Address
 from holdfast.http.transport import Origin
 
 ROUTE_ZONE = "route"
-"""How the zones of connections opened under a route's exemption begin: never shared with the same host by prefix."""
+"""Prefix of the zones of connections that a route's exemption opened. Other messages to the same host never use them.
+"""
 
 _NOT_THIS_MACHINE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
@@ -36,34 +38,49 @@ def is_route(zone: str) -> bool:
     return zone.startswith(ROUTE_ZONE)
 
 
+class HostList:
+    """Networks, addresses and host patterns, as listed in `egress.allow`, `egress.deny` and `delivery.no_proxy`."""
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self._patterns = names_among(entries)
+        self._networks = [_unmapped_network(ip_network(entry)) for entry in entries if entry not in self._patterns]
+
+    def has_name(self, host: str) -> bool:
+        return any(fnmatchcase(host, pattern) for pattern in self._patterns)
+
+    def has_address(self, address: IpAddress) -> bool:
+        """`address` is unmapped."""
+        return any(address in network for network in self._networks)
+
+
 class Guard:
-    """The egress rules. `own` are the addresses that holdfast itself listens on."""
+    """Applies the egress rules. `own` holds the addresses that holdfast itself listens on."""
 
     def __init__(self, rules: Egress, getaddrinfo: GetAddrInfo = socket.getaddrinfo) -> None:
-        self._resolver = Resolver(getaddrinfo)
-        self.look_up = self._resolver.look_up
-        """The addresses of a name, not judged: for a host that the operator wrote for holdfast's own use."""
+        self.look_up = Resolver(getaddrinfo).look_up
+        """Resolves a name without judging its addresses: for hosts that the operator configured."""
         self.own: set[tuple[str, int]] = set()
         self.configure(rules)
 
     def configure(self, rules: Egress) -> None:
         self._rules = rules
-        self._allowed, self._allowed_names = _networks_and_names(rules.allow)
-        self._denied, self._denied_names = _networks_and_names(rules.deny)
+        self._allowed, self._denied = HostList(rules.allow), HostList(rules.deny)
 
     def judge_literal(self, host: str, port: int, route: bool) -> None:
-        """What can be said of a target before it is resolved: its port, its name, and its address if it is one."""
-        if _matches(host, self._denied_names):
+        """Judge a target before it is resolved: its port, its name, and its address if the name is one."""
+        if self._denied.has_name(host):
             raise EgressDenied(f"{host} is denied by egress.deny")
         if not route and self._rules.allow_ports is not None and port not in self._rules.allow_ports:
             allowed = ", ".join(str(allowed) for allowed in self._rules.allow_ports)
             raise EgressDenied(f"port {port} is not in egress.allow_ports ({allowed})")
-        address = _literal(host)
-        if address is not None:
-            self._judge(address, host, port, route)
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return
+        self._judge(address, host, port, route)
 
     async def resolve(self, origin: Origin) -> Sequence[Address]:
-        """The addresses of an origin that may be dialled."""
+        """Returns the addresses of an origin that may be dialled."""
         route = is_route(origin.zone)
         self.judge_literal(origin.host, origin.port, route)
         permitted = []
@@ -80,13 +97,13 @@ class Guard:
         return permitted
 
     def judge_peer(self, origin: Origin, address: str) -> None:
-        """Whether a connection made for an origin leads where it may: `address` is its peer, as ip:port."""
+        """Judge an open connection by its peer's address, as ip:port."""
         host = address.rpartition(":")[0].strip("[]")
         self._judge(ip_address(host), origin.host, origin.port, is_route(origin.zone))
 
     def _judge(self, address: IpAddress, host: str, port: int, route: bool) -> None:
         address = unmapped(address)
-        if _within(address, self._denied):
+        if self._denied.has_address(address):
             raise EgressDenied(f"{address} is denied by egress.deny")
         if self._is_own(address, port):
             raise EgressDenied(f"{address} port {port} is holdfast itself")
@@ -108,9 +125,9 @@ class Guard:
             case Opening.LOOPBACK:
                 return self._rules.allow_loopback or route
             case Opening.CIDR:
-                return _within(address, self._allowed)
+                return self._allowed.has_address(address)
             case Opening.ALLOW:
-                return route or _within(address, self._allowed) or _matches(host, self._allowed_names)
+                return route or self._allowed.has_address(address) or self._allowed.has_name(host)
 
     def _is_own(self, address: IpAddress, port: int) -> bool:
         listening = [ip_address(host) for host, own_port in self.own if own_port == port]
@@ -120,7 +137,7 @@ class Guard:
 
 
 def _is_of_this_machine(address: IpAddress) -> bool:
-    """Whether the system takes it for its own: only such an address can be bound. In doubt it is."""
+    """Whether an address belongs to this machine: only such an address can be bound. In doubt it does."""
     if address.is_loopback:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -132,28 +149,8 @@ def _is_of_this_machine(address: IpAddress) -> bool:
     return True
 
 
-def _within(address: IpAddress, networks: Iterable[IpNetwork]) -> bool:
-    return any(address in network for network in networks)
-
-
-def _matches(host: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(host, pattern) for pattern in patterns)
-
-
-def _literal(host: str) -> IpAddress | None:
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
-
-
-def _networks_and_names(entries: Sequence[str]) -> tuple[list[IpNetwork], list[str]]:
-    names = names_among(entries)
-    return [_unmapped_network(ip_network(entry)) for entry in entries if entry not in names], names
-
-
 def _unmapped_network(network: IpNetwork) -> IpNetwork:
-    """Addresses are judged unmapped, so a network of mapped ones has to be too."""
+    """Addresses are judged unmapped, so networks have to be unmapped too."""
     if isinstance(network, IPv6Network) and network.prefixlen >= 96 and network.network_address.ipv4_mapped:
         return ip_network((network.network_address.ipv4_mapped, network.prefixlen - 96))
     return network

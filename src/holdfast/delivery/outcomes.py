@@ -1,7 +1,7 @@
-"""What the end of an attempt changes: the circuit, the host's limit, the schedule, and the one operation that records
-it.
+"""Decides what the outcome of an attempt changes: the circuit, the host's limit, the schedule, and the one operation
+that records it all.
 
-Everything is decided here, synchronously, and told to the log; the dispatcher carries it out.
+All decisions are made here, synchronously, and logged. The dispatcher carries them out.
 """
 
 import logging
@@ -22,7 +22,7 @@ from holdfast.store.port import Deliver, Fail, LaneRecord, Operation
 
 
 class OutcomeEffects(NamedTuple):
-    """What to write, when the message is due again if it is, and the circuit's change of state if there was one."""
+    """The operation to write, when the message is due again, and the circuit's change of state. None: there is none."""
 
     operation: Operation
     due: int | None
@@ -30,14 +30,14 @@ class OutcomeEffects(NamedTuple):
 
 
 class EventReporter:
-    """Counts what happened, and tells it."""
+    """Counts events in the tally and logs them."""
 
     def __init__(self, tally: Tally, news: News) -> None:
         self.tally = tally
         self.news = news
 
     def log_accepted(self, message: Message, now: int) -> None:
-        """Now: one that was handed over came now, whenever it was accepted."""
+        """A message that another holdfast handed over counts as accepted now, whenever it was accepted there."""
         self.tally.accepted += 1
         self.tally.accepted_lately.add(now)
         if self.news.has_listeners:
@@ -63,7 +63,7 @@ class EventReporter:
 
 
 class OutcomeHandler(EventReporter):
-    """Turns outcomes into settlements. `chance` gives numbers from 0 up to 1 for the jitter."""
+    """Turns outcomes into effects. `chance` returns random numbers from 0 up to 1 for the jitter."""
 
     def __init__(
         self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], tally: Tally, news: News
@@ -77,7 +77,7 @@ class OutcomeHandler(EventReporter):
         self.circuit_rules = circuit
         self._retry = retry
 
-    def settle(self, start: Start, outcome: Outcome, began: int, now: int) -> OutcomeEffects:
+    def effects(self, start: Start, outcome: Outcome, began: int, now: int) -> OutcomeEffects:
         attempt = Attempt(
             start.entry.place.attempts + 1,
             start.kind,
@@ -95,7 +95,7 @@ class OutcomeHandler(EventReporter):
         if outcome.status is not None:
             start.lane.host.answers = True
         elif outcome.fault is Fault.HOST:
-            start.lane.host.answers = False  # what fails on this side says nothing of the host
+            start.lane.host.answers = False  # a failure on this side says nothing about the host
         start.lane.dirty = True
         if outcome.delivered:
             return self._delivered(start, attempt, now)
@@ -109,7 +109,7 @@ class OutcomeHandler(EventReporter):
         if change is not None:
             lane.host.slow_start()
             self.log_change(lane, change)
-        self._tell_delivery(start, attempt, now)
+        self._log_delivery(start, attempt, now)
         saved = lane if had_failures or change is not None or not lane.stored else None
         lane.stored = True
         return OutcomeEffects(Deliver(start.entry, attempt, saved), None, change)
@@ -120,61 +120,64 @@ class OutcomeHandler(EventReporter):
         if outcome.fault is Fault.HOST:
             change = lane.circuit.failed(self.circuit_rules, now, spell=start.spell)
             lane.host.failed()
-        lane.host.hold_until = max(lane.host.hold_until, self._peace(outcome, now))
+        lane.host.hold_until = max(lane.host.hold_until, self._hold_until(outcome, now))
         step = self._step(start, outcome, now)
-        self._tell_failure(start, attempt, step)
+        self._log_failure(start, attempt, step)
         if isinstance(step, Dead):
-            self._tell_dead(start, attempt, step)
+            self._log_dead(start, attempt, step)
         if change is not None:
             self.log_change(lane, change)
-        return OutcomeEffects(Fail(start.entry, attempt, step, lane), due_of(step), change)
+        due = step.due if isinstance(step, RetryAt) else None
+        return OutcomeEffects(Fail(start.entry, attempt, step, lane), due, change)
 
-    def _peace(self, outcome: Outcome, now: int) -> int:
-        """Until when the whole host is left alone, since it asked for that; 0 if it did not."""
+    def _hold_until(self, outcome: Outcome, now: int) -> int:
+        """Until when the whole host gets no requests because it sent a Retry-After; 0 if it did not."""
         if not outcome.holds_host or outcome.retry_after is None:
             return 0
         return min(outcome.retry_after, now + self.circuit_rules.probe_every)
 
     def _step(self, start: Start, outcome: Outcome, now: int) -> RetryAt | Dead | None:
-        """What follows for the message; None if it stays where it is."""
+        """The message's next step in the schedule; None if it keeps its place."""
         if start.kind is Kind.PROBE or outcome.error is ErrorKind.INTERRUPTED:
             return None
         chance = self._chance() if self._retry.jitter else 0.0
         return after_failure(self._retry, start.entry.place.retry, now, outcome.retry_after, chance)
 
     def log_lost(self, start: Start) -> None:
-        """An attempt ended whose message is another replica's by now."""
+        """An attempt ended whose message now belongs to another replica."""
         self.tally.fenced += 1
         message = start.entry.message
         self.news.tell(logging.WARNING, "outcome_fenced", message=id_text(message.id), host=message.host)
 
-    def _tell_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
+    def _log_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
         self.tally.delivered += 1
         self.tally.delivered_lately.add(now)
         if self.news.has_listeners:
-            self.news.show("delivered", **_about(start, attempt))
+            self.news.show("delivered", **_attempt_fields(start, attempt))
 
-    def _tell_failure(self, start: Start, attempt: Attempt, step: RetryAt | Dead | None) -> None:
+    def _log_failure(self, start: Start, attempt: Attempt, step: RetryAt | Dead | None) -> None:
         self.tally.failed += 1
-        about = _about(start, attempt)
+        fields = _attempt_fields(start, attempt)
         if isinstance(step, RetryAt):
-            about |= {"retry": step.retry, "next_attempt_at": rfc3339(step.due)}
-        self.news.tell(logging.WARNING, "attempt_failed", **about)
+            fields |= {"retry": step.retry, "next_attempt_at": rfc3339(step.due)}
+        self.news.tell(logging.WARNING, "attempt_failed", **fields)
 
-    def _tell_dead(self, start: Start, attempt: Attempt, step: Dead) -> None:
+    def _log_dead(self, start: Start, attempt: Attempt, step: Dead) -> None:
         self.tally.dead[step.reason] += 1
         message = start.entry.message
-        about: dict[str, Any] = {"host": message.host, "target": message.masked_target}
-        about |= {"reason": step.reason, "attempts": attempt.number}
-        self.news.tell(logging.ERROR, "message_dead", message=id_text(message.id), **about)
+        self.news.tell(
+            logging.ERROR,
+            "message_dead",
+            message=id_text(message.id),
+            host=message.host,
+            target=message.masked_target,
+            reason=step.reason,
+            attempts=attempt.number,
+        )
 
 
-def due_of(step: RetryAt | Dead | None) -> int | None:
-    return step.due if isinstance(step, RetryAt) else None
-
-
-def _about(start: Start, attempt: Attempt) -> dict[str, Any]:
-    """One attempt for the log and for live listeners; nothing of the body, and no path."""
+def _attempt_fields(start: Start, attempt: Attempt) -> dict[str, Any]:
+    """The fields of an attempt for the log and for live listeners: nothing of the body, and no path."""
     message = start.entry.message
     fields: dict[str, Any] = {
         "message": id_text(message.id),

@@ -1,10 +1,10 @@
-"""Names to addresses: the system's own getaddrinfo, in threads, so that a name that hangs holds up no other.
+"""Resolves host names with the system's getaddrinfo, in threads, so that a name that hangs delays no other.
 
-One look-up per name at a time, shared by all who wait for it. It belongs to none of them: whoever gives up leaves it to
-the others, and one that nobody waits for any more is not begun.
+There is one look-up per name at a time, shared by all attempts that wait for it. An attempt that gives up leaves it to
+the others. A look-up that nobody waits for any more does not start.
 
-Each new connection asks anew. Two memories, both bounded, are for a resolver that does not answer. The last good answer
-of a name is used in place of a failure that is this side's; a name that failed is not asked again for some seconds.
+Every new connection resolves its name again. Two bounded caches help while the resolver does not answer: the last good
+answer of a name replaces a failure on this side, and a name that failed is not looked up again for some seconds.
 """
 
 import errno
@@ -24,18 +24,18 @@ from holdfast.http.connection import Address
 
 TIMEOUT = 10.0
 HANGS_AFTER = 1.0
-"""Seconds after which a look-up counts as one that hangs, and a last good answer is used in its place."""
+"""Seconds after which a look-up counts as hung, and the last good answer is used instead."""
 SHARE_OF_DEADLINE = 0.9
-"""An attempt with less time stops waiting a little before its deadline, while it can still say what it waits for."""
+"""An attempt with less time left waits for this part of it, so that it can still report why it failed."""
 LAST_GOOD_FOR = 3_600.0
-"""Seconds that an answer is good for while the resolver is silent."""
-NOT_ASKED_AGAIN_FOR = 5.0
-"""Seconds after a failure."""
-KEPT = 10_000
-"""Names in each of the two memories; the one that was asked for longest ago goes first."""
+"""Seconds that an answer may be used while the resolver does not answer."""
+FAILURE_KEPT_FOR = 5.0
+"""Seconds after a failed look-up in which the name is not looked up again."""
+NAMES_KEPT = 10_000
+"""Names in each of the two caches; the oldest entry goes first."""
 
 GetAddrInfo = Callable[..., list[Any]]
-Entry = TypeVar("Entry")
+Cached = TypeVar("Cached")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a name has no address, and whether that is this side's failure."""
+    """Why a name has no address. `here` is True if the failure is on this side."""
 
     detail: str
     here: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
-    """`hung` tells that the look-up held its thread for long."""
+class _PastFailure:
+    """`hung` is True if the look-up held its thread for long."""
 
     failure: _Failure
     at: float
@@ -62,8 +62,8 @@ class _Remembered:
 
 
 class _LookUp:
-    """One question under way. `in_thread` tells that it can't be taken back any more. It is `done` when those who wait
-    are answered; a thread that hangs may go on after that.
+    """A look-up under way. With `in_thread` it can't be cancelled any more. `done` is set when the waiting attempts
+    have their answer; a thread that hangs may run on after that.
     """
 
     __slots__ = ("addresses", "done", "failure", "in_thread", "scope", "waiting")
@@ -78,17 +78,17 @@ class _LookUp:
 
 
 class Resolver:
-    """`getaddrinfo` is asked in a thread, with a host, no port, and the type of socket."""
+    """`getaddrinfo` is called in a thread with a host, no port, and the type of socket."""
 
     def __init__(self, getaddrinfo: GetAddrInfo = socket.getaddrinfo) -> None:
         self._getaddrinfo = getaddrinfo
         self._under_way: dict[str, _LookUp] = {}
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
-        self._failures: OrderedDict[str, _Remembered] = OrderedDict()
+        self._failures: OrderedDict[str, _PastFailure] = OrderedDict()
         self._threads = LookupThreads()
 
     async def look_up(self, host: str, port: int) -> list[Address]:
-        """All addresses of a host, as the resolver orders them. Raises NameNotResolved."""
+        """Returns all addresses of a host in the resolver's order. Raises NameNotResolved."""
         literal = _literal(host, port)
         if literal is not None:
             return [literal]
@@ -99,7 +99,7 @@ class Resolver:
             await _wait(look_up, HANGS_AFTER if last_good else TIMEOUT)
             if look_up.done.is_set() and look_up.failure is None:
                 return _with_port(look_up.addresses, port)
-            failure = look_up.failure or _silence(host)
+            failure = look_up.failure or _no_answer(host)
         if last_good and failure.here:
             return _with_port(last_good, port)
         raise NameNotResolved(failure.detail, here=failure.here)
@@ -114,11 +114,11 @@ class Resolver:
         return look_up
 
     async def _ask(self, host: str, look_up: _LookUp) -> None:
-        """A system task: it outlives whoever asked first, and no error may leave it."""
+        """A system task: it outlives the attempt that started it, and must not raise."""
         try:
             with look_up.scope:
-                lately, hung = bool(self._last_good(host)), self._hung(host)
-                async with self._threads.place(host, resolved_lately=lately, hung=hung):
+                recently, hung = bool(self._last_good(host)), self._hung(host)
+                async with self._threads.place(host, resolved_recently=recently, hung=hung):
                     look_up.in_thread = True
                     await self._ask_in_thread(host, look_up)
         except Exception as error:
@@ -129,7 +129,7 @@ class Resolver:
             look_up.done.set()
 
     async def _ask_in_thread(self, host: str, look_up: _LookUp) -> None:
-        """Until the thread has ended, which may be long after those who waited were told that it hangs."""
+        """Returns when the thread has ended, which may be long after the attempts gave up waiting."""
         result: list[Found] = []
         ended = trio.Event()
 
@@ -145,7 +145,7 @@ class Resolver:
         with trio.move_on_after(TIMEOUT):
             await ended.wait()
         if not result:
-            look_up.failure = _silence(host)
+            look_up.failure = _no_answer(host)
             self._remember_failure(host, look_up.failure, hung=True)
             look_up.done.set()
             await ended.wait()
@@ -159,7 +159,7 @@ class Resolver:
             look_up.addresses = tuple((family, name) for family, _, _, _, name in found)
             self._remember_answer(host, look_up.addresses)
 
-    # -- what is remembered ------------------------------------------------------------------------------------------
+    # -- the caches --------------------------------------------------------------------------------------------------
 
     def _last_good(self, host: str) -> tuple[Address, ...]:
         answer = self._answers.get(host)
@@ -167,7 +167,7 @@ class Resolver:
 
     def _failed_just_now(self, host: str) -> _Failure | None:
         failed = self._failures.get(host)
-        return failed.failure if failed is not None and _age(failed.at) < NOT_ASKED_AGAIN_FOR else None
+        return failed.failure if failed is not None and _age(failed.at) < FAILURE_KEPT_FOR else None
 
     def _hung(self, host: str) -> bool:
         failed = self._failures.get(host)
@@ -178,14 +178,14 @@ class Resolver:
         _remember(self._answers, host, _Answer(addresses, trio.current_time()))
 
     def _remember_failure(self, host: str, failure: _Failure, *, hung: bool) -> None:
-        _remember(self._failures, host, _Remembered(failure, trio.current_time(), hung))
+        _remember(self._failures, host, _PastFailure(failure, trio.current_time(), hung))
         if not failure.here:
-            # The name's servers say that it has no address, so the last one is no longer good.
+            # The name's servers say that it has no address, so the last answer is no longer good.
             self._answers.pop(host, None)
 
 
 async def _wait(look_up: _LookUp, patience: float) -> None:
-    """Until it is done, for that many seconds at most."""
+    """Wait until it is done, for `patience` seconds at most."""
     left = trio.current_effective_deadline() - trio.current_time()
     look_up.waiting += 1
     try:
@@ -197,11 +197,11 @@ async def _wait(look_up: _LookUp, patience: float) -> None:
             look_up.scope.cancel()
 
 
-def _remember(memory: OrderedDict[str, Entry], host: str, entry: Entry) -> None:
-    memory[host] = entry
-    memory.move_to_end(host)
-    if len(memory) > KEPT:
-        memory.popitem(last=False)
+def _remember(cache: OrderedDict[str, Cached], host: str, entry: Cached) -> None:
+    cache[host] = entry
+    cache.move_to_end(host)
+    if len(cache) > NAMES_KEPT:
+        cache.popitem(last=False)
 
 
 def _failure(host: str, error: Exception) -> _Failure:
@@ -211,17 +211,17 @@ def _failure(host: str, error: Exception) -> _Failure:
         case socket.gaierror():
             return _Failure(f"{host}: {error.strerror}", error.errno == socket.EAI_AGAIN or _no_descriptors())
         case OSError():
-            # The system failed, not the name: out of descriptors glibc leaves any errno behind, EINVAL for one.
+            # The system failed, not the name. Without free descriptors glibc leaves any errno, such as EINVAL.
             return _Failure(f"{host}: {error}", here=True)
         case UnicodeError():
             return _Failure(f"{host}: not a host name", here=False)
         case _:
-            # Most likely no thread could be started.
+            # Most likely a thread could not be started.
             return _Failure(f"{host}: the resolver failed: {error}", here=True)
 
 
 def _no_descriptors() -> bool:
-    """Whether this process can open nothing now: then the libc may say of any name that it does not exist."""
+    """Whether this process has no free descriptors. Then libc may report any name as nonexistent."""
     try:
         os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
@@ -229,7 +229,7 @@ def _no_descriptors() -> bool:
     return False
 
 
-def _silence(host: str) -> _Failure:
+def _no_answer(host: str) -> _Failure:
     return _Failure(f"{host}: the resolver did not answer in time", here=True)
 
 

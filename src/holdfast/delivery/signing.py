@@ -1,13 +1,14 @@
-"""Standard Webhooks: what a route's messages are signed with, and the signatures.
+"""Signs the messages of routes by Standard Webhooks.
 
-A secret is `whsec_` and the base64 of a key shared with the receiver (HMAC-SHA256, `v1`), or `whsk_` and that of an
-ed25519 private key (`v1a`). Several secrets give several signatures, so that a receiver may change from one to the
-next. The secrets of a file are read again when the file has changed and rests: half of a secret may be one too, by
-which no receiver could verify. Until then the ones before count. A file that is gone, or is none any more, fails the
-attempt.
+A secret is `whsec_` and the base64 of a key shared with the receiver (HMAC-SHA256, `v1`), or `whsk_` and the base64 of
+an ed25519 private key (`v1a`). Several secrets give several signatures, so that a receiver can change from one to the
+next.
 
-The signature is over bytes, since a webhook's body may be any: `standardwebhooks`, which takes text alone, is what
-the tests verify with.
+A file of secrets is read again when it has changed and then stayed unchanged for a while: half of a secret may look
+like a whole one, and no receiver could verify its signatures. Until then the previous secrets are used. If the file is
+gone or not a regular file any more, the attempt fails.
+
+The `standardwebhooks` package signs text only, and a webhook's body may be any bytes. The tests verify with it.
 """
 
 import binascii
@@ -23,29 +24,29 @@ from holdfast.core.errors import SecretMissing
 
 SYMMETRIC_PREFIX = "whsec_"
 PRIVATE_PREFIX = "whsk_"
-REST = 2_000
-"""Milliseconds that a file has to stay as it is before it is taken for whole."""
-STRONG = 24
-"""Bytes that Standard Webhooks asks of a shared key at least."""
+UNCHANGED_FOR = 2_000
+"""Milliseconds that a file has to stay unchanged before it counts as complete."""
+STRONG_KEY = 24
+"""Bytes that Standard Webhooks requires of a shared key."""
 
 SIGNED_HEADERS = frozenset({b"webhook-timestamp", b"webhook-signature"})
-"""Headers that are holdfast's own to write on a signed route."""
+"""Headers that holdfast writes on a signed route, whatever the app sent."""
 
 _SEED = 32
 _SEED_AND_PUBLIC = 64
 
 Signature = Callable[[bytes], bytes]
-"""From what is signed to the signature with its version, as it stands in the header."""
+"""Returns the signature of its argument in the form of the header, with its version."""
 
 
 class Source(Protocol):
-    """Where secrets come from. `version` changes when they may have changed; whether it `rests` is asked of one that
-    has changed, at `now` in milliseconds.
+    """Where secrets come from. `version` changes when they may have changed; `is_complete` tells whether a new version
+    may be read, `now` in milliseconds.
     """
 
     def version(self) -> object: ...
 
-    def rests(self, version: object, now: int) -> bool: ...
+    def is_complete(self, version: object, now: int) -> bool: ...
 
     def text(self) -> str: ...
 
@@ -53,13 +54,13 @@ class Source(Protocol):
 class FileSource:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._real = ""
-        """The file that was read, with every link followed."""
+        self._real_path = ""
+        """The file that was read, with all links resolved."""
         self._changed_at = 0
         self._seen: tuple[object, int] = None, 0
 
     def version(self) -> object:
-        """By inode too: a mounted Secret is replaced by turning a link."""
+        """Includes the inode: Kubernetes replaces a mounted Secret by switching a link."""
         try:
             status = stat_regular(self._path)
         except OSError as error:
@@ -67,18 +68,18 @@ class FileSource:
         self._changed_at = max(status.st_mtime_ns, status.st_ctime_ns) // 1_000_000
         return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
-    def rests(self, version: object, now: int) -> bool:
-        """Whether nobody writes to it. Where a link was turned it was whole before, and its own time tells of any other
-        change; a file whose time is not this machine's has to be seen twice.
+    def is_complete(self, version: object, now: int) -> bool:
+        """Whether nobody writes to the file. A file behind a switched link was complete before. Otherwise its own time
+        tells; if that time is not by this machine's clock, the same version has to be seen twice.
         """
-        if os.path.realpath(self._path) != self._real or now - self._changed_at >= REST:
+        if os.path.realpath(self._path) != self._real_path or now - self._changed_at >= UNCHANGED_FOR:
             return True
         if version != self._seen[0]:
             self._seen = version, now
-        return now - self._seen[1] >= REST
+        return now - self._seen[1] >= UNCHANGED_FOR
 
     def text(self) -> str:
-        self._real = os.path.realpath(self._path)
+        self._real_path = os.path.realpath(self._path)
         try:
             return read_regular(self._path).decode("ascii")
         except OSError as error:
@@ -88,7 +89,7 @@ class FileSource:
 
 
 class EnvironmentSource:
-    """A variable of the process, which never changes while it runs."""
+    """An environment variable, which never changes while the process runs."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         self._value = environ.get(name)
@@ -96,7 +97,7 @@ class EnvironmentSource:
     def version(self) -> object:
         return None
 
-    def rests(self, version: object, now: int) -> bool:
+    def is_complete(self, version: object, now: int) -> bool:
         return True
 
     def text(self) -> str:
@@ -106,7 +107,7 @@ class EnvironmentSource:
 
 
 class Signer:
-    """Signs the messages of one route. Made, it has secrets: without any, making it raises SecretMissing."""
+    """Signs the messages of one route. The constructor raises SecretMissing if there are no usable secrets."""
 
     def __init__(self, sign: Sign, environ: Mapping[str, str]) -> None:
         self._source: Source
@@ -115,14 +116,14 @@ class Signer:
         else:
             self._source = EnvironmentSource(sign.secret_env or "", environ)
         self.is_weak = False
-        """Whether a shared key is shorter than Standard Webhooks asks for."""
+        """Whether a shared key is shorter than Standard Webhooks requires."""
         self._signatures: list[Signature] = []
         self._version: object = None
         self._read(self._source.version())
 
     def headers(self, id: bytes, wall: int, body: bytes) -> bytes:
-        """The lines that sign one attempt; `id` is the message's `webhook-id`. A verifier compares the timestamp with
-        its own wall clock: `wall` is this machine's, in milliseconds.
+        """The header lines that sign one attempt. `id` is the message's `webhook-id`. `wall` is the wall clock in
+        milliseconds: a verifier compares the timestamp with its own.
         """
         self._refresh(wall)
         timestamp = b"%d" % (wall // 1000)
@@ -135,10 +136,10 @@ class Signer:
             version = self._source.version()
             if version == self._version:
                 return
-            if self._source.rests(version, now):
+            if self._source.is_complete(version, now):
                 self._read(version)
         except SecretMissing:
-            # What was taken away is not used again while something else comes in its place.
+            # A removed secret is not used again, even while its replacement is still being written.
             self._signatures, self._version = [], None
             raise
         if not self._signatures:
@@ -153,12 +154,12 @@ class Signer:
         if self._source.version() != version:
             raise SecretMissing("it is being written")
         self._signatures = [_private(key) if private else _symmetric(key) for private, key in keys]
-        self.is_weak = any(not private and len(key) < STRONG for private, key in keys)
+        self.is_weak = any(not private and len(key) < STRONG_KEY for private, key in keys)
         self._version = version
 
 
 def _key(secret: str, line: int) -> tuple[bool, bytes]:
-    """Whether it is a private key, and its bytes."""
+    """Returns whether it is a private key, and its bytes."""
     private = secret.startswith(PRIVATE_PREFIX)
     encoded = secret.removeprefix(PRIVATE_PREFIX if private else SYMMETRIC_PREFIX)
     try:
@@ -177,7 +178,7 @@ def _symmetric(key: bytes) -> Signature:
 
 
 def _private(key: bytes) -> Signature:
-    # Seven megabytes that only routes signed this way should cost.
+    # Imported late: it takes seven megabytes.
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:

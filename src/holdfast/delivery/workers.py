@@ -1,15 +1,15 @@
-"""The tasks that make attempts, one after another: waiting for the next one is cheaper than a task for each."""
+"""The tasks that make attempts, one after another: waking a task is cheaper than starting one for each attempt."""
 
 import trio
 
 from holdfast.core.board import Start
 
 WORKERS_KEPT = 64
-"""Tasks that wait for the next attempt; others end with theirs."""
+"""Idle workers that wait for an attempt; further workers end after theirs."""
 
 
 class Worker:
-    """A task that makes attempts: `start` is the next one, and None while there is none."""
+    """A task that makes attempts. `start` is the next attempt, or None."""
 
     __slots__ = ("_waiting", "start")
 
@@ -23,12 +23,12 @@ class Worker:
             trio.lowlevel.reschedule(self._waiting)
             self._waiting = None
 
-    async def wait(self, free: list["Worker"]) -> None:
-        """Until there is a next one."""
+    async def wait(self, idle: list["Worker"]) -> None:
+        """Wait for the next attempt. `idle` lists this worker; a cancelled worker leaves the list."""
 
-        def gone(_: object) -> trio.lowlevel.Abort:
-            free.remove(self)
+        def abort(_: object) -> trio.lowlevel.Abort:
+            idle.remove(self)
             return trio.lowlevel.Abort.SUCCEEDED
 
         self._waiting = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(gone)
+        await trio.lowlevel.wait_task_rescheduled(abort)

@@ -18,7 +18,7 @@ from holdfast.core.errors import CommitFailed, StoreAway
 from holdfast.core.message import masked_lane
 from holdfast.core.ownership import Role
 from holdfast.delivery.handoff import HandedOver
-from holdfast.delivery.signing import STRONG
+from holdfast.delivery.signing import STRONG_KEY
 from holdfast.events import News
 from holdfast.process.credentials import Credentials
 from holdfast.process.descriptors import room_for
@@ -79,7 +79,7 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
         event(_logger, logging.WARNING, "few_descriptors", max_connections=room.ingest, detail=detail)
     for route, signer in credentials.route_keys.signers.items():
         if signer.is_weak:
-            detail = f"Standard Webhooks asks for {STRONG} bytes at least"
+            detail = f"Standard Webhooks asks for {STRONG_KEY} bytes at least"
             event(_logger, logging.WARNING, "weak_secret", route=route, detail=detail)
 
 
