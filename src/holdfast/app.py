@@ -19,10 +19,10 @@ from typing import TypedDict
 import trio
 
 from holdfast.config import Config, ConfigError
-from holdfast.core.board import attempts_per_address
+from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.ownership import Role
-from holdfast.core.tally import Tally
+from holdfast.core.start_order import attempts_per_address
 from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.handoff import HandedOver, HandingOver
@@ -118,7 +118,7 @@ class Gateway:
         self._group = group
         self._servers: dict[str, Server] = {}
         self._clock, self._store = opened.clock, opened.store
-        self._tally = Tally()
+        self._counters = Counters()
         self._store.on_group = self._count_group
         self._store.on_failed = tell_failure
         self._guard = Guard(config.egress)
@@ -138,7 +138,7 @@ class Gateway:
         if opened.shared is not None:
             opened.shared.on_away = partial(tell_away, self._news)
             opened.shared.on_jump = partial(tell_jump, self._news)
-        self._lifecycle = Lifecycle(self._store, self._tally, opened.run, opened.role, opened.spool)
+        self._lifecycle = Lifecycle(self._store, self._counters, opened.run, opened.role, opened.spool)
         if opened.shared is not None:
             self._lifecycle.on_draining = opened.shared.step_back
         if opened.spool is not None:
@@ -206,7 +206,7 @@ class Gateway:
         await self._hand_over()
 
     def _listen_to(self, spool: Spool) -> None:
-        reporter = EventReporter(self._tally, self._news)
+        reporter = EventReporter(self._counters, self._news)
         spool.on_accepted = lambda message: reporter.log_accepted(message, self._clock.now())
         spool.on_began = partial(tell_spooling, self._news)
         spool.on_moved = partial(tell_moved, self._news)
@@ -221,7 +221,7 @@ class Gateway:
             secrets.SystemRandom().random,
             self._opened.run,
             self._news,
-            self._tally,
+            self._counters,
             self._credentials.route_keys,
             shared=self._opened.shared,
         )
@@ -254,7 +254,7 @@ class Gateway:
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 
     def _actions(self, queries: Queries) -> Actions:
-        parts = (queries, self._delivery.dispatcher, self._store, self._clock, self._tally, self._news)
+        parts = (queries, self._delivery.dispatcher, self._store, self._clock, self._counters, self._news)
         if self._opened.shared is None:
             return Actions(*parts)
         actions = ForwardingActions(*parts)
@@ -279,9 +279,9 @@ class Gateway:
         bound = listeners.bound["ingest"]
         if config.process.split and ledger is not None:
             own = frozenset(listeners.names)
-            return IngestProcess(config, token, ledger, self._clock, own, self._tally, bound)
+            return IngestProcess(config, token, ledger, self._clock, own, self._counters, bound)
         store = self._opened.spool or self._store
-        return Intake(config, token, store, self._clock, self._guard, self._tally, bound)
+        return Intake(config, token, store, self._clock, self._guard, self._counters, bound)
 
     # -- another config ----------------------------------------------------------------------------------------------
 
@@ -358,8 +358,8 @@ class Gateway:
         return Metrics(*told, connections, self._opened.volume)
 
     def _count_group(self, operations: int, seconds: float) -> None:
-        self._tally.group_operations.observe(operations)
-        self._tally.commit_seconds.observe(seconds)
+        self._counters.group_operations.observe(operations)
+        self._counters.commit_seconds.observe(seconds)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class Gateway:
         self._notifier.ready(tell_ready(listeners.bound, control, place, role, ready=self._lifecycle.ready))
 
     def _tell_refused(self, user: int) -> None:
-        self._tally.control_refused += 1
+        self._counters.control_refused += 1
         self._news.tell(logging.WARNING, "control_refused", user=user)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from holdfast.clock import Clock, sleep_until
-from holdfast.core.times import rfc3339
+from holdfast.core.message import rfc3339
 from holdfast.process.log import event as log_event
 
 KEPT_FOR_A_LISTENER = 1_000

@@ -17,7 +17,7 @@ import trio
 from holdfast.clock import BootClock
 from holdfast.config import build
 from holdfast.core.lane import Host, Lane
-from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Kind, Place, Standing
+from holdfast.core.message import Attempt, AttemptKind, DeadReason, Entry, Fault, Place, Standing
 from holdfast.core.schedule import Dead
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
@@ -42,7 +42,7 @@ async def bury(folder: Path, count: int, host: str) -> None:
             now = clock.now()
             for _ in range(start, min(start + AT_ONCE, count)):
                 dying = message(ledger.mint(now), host, now)
-                failed = Attempt(1, Kind.FIRST, now, 1, status=500, fault=Fault.HOST)
+                failed = Attempt(1, AttemptKind.FIRST, now, 1, status=500, fault=Fault.HOST)
                 ledger.submit(Accept(dying))
                 entry = Entry(dying, Place(Standing.ACTIVE, now))
                 ledger.submit(Fail(entry, failed, Dead(DeadReason.EXHAUSTED), lane))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import trio
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import Attempt, Entry, Fault, Kind, Message, Place, Standing, next_id
+from holdfast.core.message import Attempt, AttemptKind, Entry, Fault, Message, Place, Standing, next_id
 from holdfast.core.ownership import LEASE, SHARDS, shard_of
 from holdfast.core.schedule import RetryAt
 from holdfast.store.port import Accept, Accepted, Deliver, Fail, Operation
@@ -80,20 +80,20 @@ class _Life:
         self._groups.append([Entry(each, Place(Standing.ACTIVE, each.born)) for each in messages])
 
     def deliver(self) -> None:
-        attempt = Attempt(1, Kind.FIRST, self._terms.now, 1, status=200)
+        attempt = Attempt(1, AttemptKind.FIRST, self._terms.now, 1, status=200)
         self._record([Deliver(each, attempt, None) for each in self._groups.pop(0)])
 
     def fail(self) -> None:
         """By a fault of this side, so that the circuit stays enabled."""
         now, group = self._terms.now, self._groups.pop(0)
-        attempt, step = Attempt(1, Kind.FIRST, now, 1, status=500, fault=Fault.HERE), RetryAt(1, now, False)
+        attempt, step = Attempt(1, AttemptKind.FIRST, now, 1, status=500, fault=Fault.HERE), RetryAt(1, now, False)
         of_host = lane(HOST, CircuitState.ENABLED, settings(Path()), now)
         self._record([Fail(each, attempt, step, of_host) for each in group])
         place = Place(Standing.RETRY, now, step.due, step.retry, attempt.number)
         self._groups.append([Entry(each.message, place._replace(born=each.place.born)) for each in group])
 
     def deliver_later(self) -> None:
-        attempt = Attempt(2, Kind.RETRY, self._terms.now, 1, status=200)
+        attempt = Attempt(2, AttemptKind.RETRY, self._terms.now, 1, status=200)
         self._record([Deliver(each, attempt, None) for each in self._groups.pop(0)])
 
     def _message(self) -> Message:

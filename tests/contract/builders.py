@@ -15,7 +15,18 @@ from holdfast.config import build
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
 from holdfast.core.lane import Host, Lane
-from holdfast.core.message import Attempt, DeadReason, Entry, Fault, Headers, Kind, Message, MessageId, Place, Standing
+from holdfast.core.message import (
+    Attempt,
+    AttemptKind,
+    DeadReason,
+    Entry,
+    Fault,
+    Headers,
+    Message,
+    MessageId,
+    Place,
+    Standing,
+)
 from holdfast.core.schedule import Dead, RetryAt
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
@@ -84,12 +95,14 @@ def frozen(key: str = HOST) -> Lane:
     return lane(key, Circuit(CircuitState.FROZEN, since=NOW, enabled_at=NOW))
 
 
-def attempt(number: int = 1, *, at: int = NOW, kind: Kind = Kind.FIRST, answer: bytes | None = b"busy") -> Attempt:
+def attempt(
+    number: int = 1, *, at: int = NOW, kind: AttemptKind = AttemptKind.FIRST, answer: bytes | None = b"busy"
+) -> Attempt:
     return Attempt(number, kind, at, 20, "192.0.2.1:443", 503, None, "answered 503", Fault.HOST, answer)
 
 
 def success(number: int = 1, *, at: int = NOW) -> Attempt:
-    return Attempt(number, Kind.FIRST, at, 20, "192.0.2.1:443", 200)
+    return Attempt(number, AttemptKind.FIRST, at, 20, "192.0.2.1:443", 200)
 
 
 def tried(entry: Entry, attempts: int) -> Entry:
@@ -269,7 +282,7 @@ class Desk(Inside):
         return view
 
     async def next_probe(self, probed: bytes | None = None, **ask: Any) -> Entry | None:
-        """The probe after the last one of this spell, or after the one that the lane's record names."""
+        """The probe after the last one in this state, or after the one that the lane's record names."""
         return (await self.look(probed=probed, **ask)).probe
 
     async def all_waiting(self, lane: str = HOST) -> list[Entry]:

@@ -3,7 +3,7 @@
 import pytest
 from pytest import MonkeyPatch
 
-from holdfast.core.message import Message, Place, Standing, State
+from holdfast.core.message import Message, MessageState, Place, Standing
 from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Purge, Shelve
 from tests.contract.builders import EVER, HOST, MINUTE, NOW, Desk, active, ids
@@ -30,7 +30,7 @@ async def test_is_active_while_nothing_waits_in_its_lane(desk: Desk) -> None:
 async def test_an_active_message_is_in_no_queue(desk: Desk) -> None:
     entry = await desk.accept()
     assert (await desk.look()).fresh == []
-    assert (await desk.story(entry)).state is State.QUEUED
+    assert (await desk.story(entry)).state is MessageState.QUEUED
     assert (await desk.story(entry)).place == Place(Standing.ACTIVE, NOW)
 
 

@@ -2,7 +2,7 @@
 
 from pytest import mark
 
-from holdfast.core.message import DeadReason, Place, Standing, State
+from holdfast.core.message import DeadReason, MessageState, Place, Standing
 from holdfast.store.embedded.tables import Table
 from holdfast.store.port import Accept, DeadFilter, Deliver, Duplicate, Expire, Finished, Forget, Purge, ReplayDead
 from tests.contract.builders import (
@@ -49,9 +49,9 @@ async def test_what_waits_and_what_is_retried_expires_by_age(desk: Desk) -> None
     assert sorted(expired) == [message.id for message in desk.messages[:3]]
     for message in desk.messages[:3]:
         story = await desk.story(message)
-        assert (story.state, story.dead_reason) == (State.DEAD, DeadReason.EXPIRED)
+        assert (story.state, story.dead_reason) == (MessageState.DEAD, DeadReason.EXPIRED)
         assert story.finished_at == NOW + DAY
-    assert (await desk.story(young)).state is State.HELD
+    assert (await desk.story(young)).state is MessageState.HELD
 
 
 async def test_an_expired_message_keeps_its_attempts(desk: Desk) -> None:
@@ -114,7 +114,7 @@ async def test_a_replay_starts_a_new_life_with_attempts_running_on(desk: Desk) -
     assert replayed.message == entry.message
     assert replayed.place == Place(Standing.WAITING, NOW + DAY, retry=0, attempts=2)
     story = await desk.story(entry)
-    assert (story.state, story.dead_reason, len(story.attempts)) == (State.QUEUED, None, 2)
+    assert (story.state, story.dead_reason, len(story.attempts)) == (MessageState.QUEUED, None, 2)
 
 
 async def test_a_replay_takes_the_longest_dead_first_in_bounded_steps(desk: Desk) -> None:

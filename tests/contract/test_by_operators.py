@@ -2,7 +2,7 @@
 
 from pytest import mark
 
-from holdfast.core.message import DeadReason, Place, Standing, State
+from holdfast.core.message import DeadReason, MessageState, Place, Standing
 from holdfast.store.port import (
     DeadFilter,
     DropDead,
@@ -101,12 +101,12 @@ async def test_dropping_goes_by_host_state_and_acceptance(desk: Desk) -> None:
     [young] = await desk.accept_waiting(OTHER)
     await desk.save(frozen(OTHER))
     for select, expected in (
-        (MessageFilter(state=State.DEAD), []),
+        (MessageFilter(state=MessageState.DEAD), []),
         (MessageFilter(before=NOW), []),
         (MessageFilter("nobody.example:443"), []),
         (MessageFilter(id=bytes(16)), []),
-        (MessageFilter(OTHER, state=State.HELD), [young]),
-        (MessageFilter(HOST, before=NOW + 1, state=State.RETRYING), [old]),
+        (MessageFilter(OTHER, state=MessageState.HELD), [young]),
+        (MessageFilter(HOST, before=NOW + 1, state=MessageState.RETRYING), [old]),
     ):
         assert (await desk.ledger.perform(DropMessages(select, 10))).ids == ids(expected)
 
@@ -184,4 +184,4 @@ async def test_a_delivery_under_way_when_its_message_is_made_due_is_recorded(des
     entry = await desk.take(await desk.retrying(NOW + HOUR))
     await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE))
     await desk.deliver(entry, 2)
-    assert (await desk.story(entry)).state is State.DELIVERED
+    assert (await desk.story(entry)).state is MessageState.DELIVERED

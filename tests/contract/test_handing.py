@@ -3,8 +3,8 @@
 from pytest import mark, raises
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.handoff import handoff_digest
-from holdfast.core.message import Entry, Message, MessageId, Place, Standing, State
+from holdfast.core.handoff_header import handoff_digest
+from holdfast.core.message import Entry, Message, MessageId, MessageState, Place, Standing
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -195,4 +195,4 @@ async def test_it_expires_by_its_own_age(desk: Desk) -> None:
     statistics = await desk.ledger.statistics()
     assert statistics.oldest_waiting_at == message.born
     story = await desk.story(message)
-    assert (story.state, story.message) == (State.HELD, message._replace(body=story.message.body))
+    assert (story.state, story.message) == (MessageState.HELD, message._replace(body=story.message.body))

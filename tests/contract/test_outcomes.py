@@ -2,7 +2,7 @@
 
 from pytest import mark, param
 
-from holdfast.core.message import DeadReason, Entry, Kind, Place, Standing, State
+from holdfast.core.message import AttemptKind, DeadReason, Entry, MessageState, Place, Standing
 from holdfast.store.embedded.tables import Table, Transaction
 from holdfast.store.embedded.walking import step
 from holdfast.store.port import Deliver, Fail
@@ -56,7 +56,7 @@ async def test_a_delivered_message_tells_its_story_without_its_body(desk: Desk) 
     [again] = (await desk.look()).due
     await desk.deliver(again, number=2)
     story = await desk.story(entry)
-    assert (story.state, story.place, story.size, story.finished_at) == (State.DELIVERED, None, 5_000, NOW + 20)
+    assert (story.state, story.place, story.size, story.finished_at) == (MessageState.DELIVERED, None, 5_000, NOW + 20)
     assert (story.message.body, story.message.headers) == (b"", ())
     assert story.message.target == entry.message.target
     assert story.message.route == "billing"
@@ -91,7 +91,7 @@ async def test_a_late_outcome_after_a_failure_changes_nothing(
 async def test_two_outcomes_of_one_entry_in_one_group_count_once(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.together(Fail(entry, attempt(1), retry_at(1, NOW + MINUTE), lane()), Deliver(entry, success(1), None))
-    assert (await desk.story(entry)).state is State.RETRYING
+    assert (await desk.story(entry)).state is MessageState.RETRYING
 
 
 @STANDINGS
@@ -123,7 +123,7 @@ async def test_an_exhausted_message_is_a_dead_letter_with_all_its_attempts(desk:
         [entry] = (await desk.look(at=NOW + number)).due
     await desk.fail(entry, EXHAUSTED)
     story = await desk.story(entry)
-    assert (story.state, story.dead_reason, story.finished_at) == (State.DEAD, DeadReason.EXHAUSTED, NOW + 20)
+    assert (story.state, story.dead_reason, story.finished_at) == (MessageState.DEAD, DeadReason.EXHAUSTED, NOW + 20)
     assert story.message == desk.messages[0]
     assert [made.number for made in story.attempts] == [1, 2, 3, 4, 5, 6, 7]
     view = await desk.look(at=NOW * 2)
@@ -213,7 +213,7 @@ async def test_attempt_numbers_run_on_over_a_restart(desk: Desk, standing: Stand
 
 async def test_every_field_of_an_attempt_is_kept(desk: Desk) -> None:
     entry = await desk.accept()
-    made = attempt(1, kind=Kind.PROBE, answer=bytes(range(256)) * 4)
+    made = attempt(1, kind=AttemptKind.PROBE, answer=bytes(range(256)) * 4)
     await desk.ledger.perform(Fail(entry, made, None, disabled()))
     assert (await desk.story(entry)).attempts == [made]
 
@@ -247,16 +247,16 @@ async def test_stories_come_page_by_page_in_the_order_of_acceptance(desk: Desk) 
 @mark.parametrize(
     ("state", "lane_name", "numbers"),
     [
-        (State.DELIVERED, None, [2]),
-        (State.DEAD, None, [4]),
-        (State.RETRYING, None, [5]),
-        (State.QUEUED, None, [0, 1, 3]),
-        (State.QUEUED, "b", [0, 3]),
+        (MessageState.DELIVERED, None, [2]),
+        (MessageState.DEAD, None, [4]),
+        (MessageState.RETRYING, None, [5]),
+        (MessageState.QUEUED, None, [0, 1, 3]),
+        (MessageState.QUEUED, "b", [0, 3]),
         (None, "b", [0, 3]),
     ],
 )
 async def test_stories_can_be_filtered(
-    desk: Desk, state: State | None, lane_name: str | None, numbers: list[int]
+    desk: Desk, state: MessageState | None, lane_name: str | None, numbers: list[int]
 ) -> None:
     entries = [await desk.accept("a" if number % 3 else "b") for number in range(6)]
     await desk.deliver(entries[2])
@@ -269,7 +269,7 @@ async def test_stories_can_be_filtered(
 async def test_a_story_of_an_unhealthy_lane_is_held(desk: Desk) -> None:
     [entry] = await desk.accept_waiting()
     await desk.save(disabled())
-    assert (await desk.story(entry)).state is State.HELD
+    assert (await desk.story(entry)).state is MessageState.HELD
 
 
 async def test_an_unknown_id_has_no_story(desk: Desk) -> None:

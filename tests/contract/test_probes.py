@@ -1,16 +1,16 @@
-"""A probe takes the oldest message that was not probed in this spell, then starts again from the oldest."""
+"""A probe takes the oldest message that was not probed in this state, then starts again from the oldest."""
 
 import pytest
 
-from holdfast.core.board import position
 from holdfast.core.message import Entry, Standing
+from holdfast.core.start_order import position
 from holdfast.store.embedded import reads
 from tests.contract.builders import HOUR, MINUTE, NOW, Desk, disabled, frozen, lane, retry_at
 from tests.contract.conftest import embedded
 
 
 async def rotation(desk: Desk, turns: int, **ask: int) -> list[Entry | None]:
-    """The probes of one spell, each remembered by the circuit as the board does it."""
+    """The probes while a circuit is disabled, each remembered by the circuit as the start order does it."""
     probed, taken = None, []
     for _ in range(turns):
         entry = await desk.next_probe(probed, **ask)

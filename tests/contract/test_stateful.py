@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.handoff import handoff_digest
-from holdfast.core.message import Entry, MessageId, Place, Standing, State
+from holdfast.core.handoff_header import handoff_digest
+from holdfast.core.message import Entry, MessageId, MessageState, Place, Standing
 from holdfast.store.embedded.tables import Table
 from holdfast.store.port import (
     Accept,
@@ -236,7 +236,7 @@ class Pair:
         ledger = desk.ledger
         asks = [_ask(key, now) for key in LANES for now in (self.now, EVER)]
         views = [view._replace(record=None) for view in await ledger.survey(asks)]
-        pages = [await ledger.stories(state, None, None, 100) for state in (None, *State)]
+        pages = [await ledger.stories(state, None, None, 100) for state in (None, *MessageState)]
         circuits = [
             [(view.record.key, view.record.circuit.state, view.waiting, view.dead) for view in page]
             for page, _ in [await ledger.circuits(state, None, 10) for state in (None, *CircuitState)]

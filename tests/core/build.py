@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from holdfast.config import build
-from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import Host, Lane
-from holdfast.core.message import Entry, Kind, Message, Place, Standing
+from holdfast.core.message import AttemptKind, Entry, Message, Place, Standing
+from holdfast.core.start_order import Start, StartOrder
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -67,14 +67,14 @@ def lane(
     return made
 
 
-def board(*lanes: Lane, first_attempts: int = 256, retries: int = 64) -> Board:
-    made = Board(RULES, first_attempts=first_attempts, retries=retries)
+def start_order(*lanes: Lane, first_attempts: int = 256, retries: int = 64) -> StartOrder:
+    made = StartOrder(RULES, first_attempts=first_attempts, retries=retries)
     for each in lanes:
         made.touch(each, NOW)
     return made
 
 
-def picks(of: Board, now: int = NOW) -> Iterator[Start]:
+def picks(of: StartOrder, now: int = NOW) -> Iterator[Start]:
     """What may start now, one after another, as a dispatcher would take it."""
     while (start := of.pick(now)) is not None:
         yield start
@@ -84,5 +84,5 @@ def hosts_of(starts: Iterable[Start]) -> list[str]:
     return [start.lane.host.name for start in starts]
 
 
-def kinds_of(starts: Iterable[Start]) -> list[Kind]:
+def kinds_of(starts: Iterable[Start]) -> list[AttemptKind]:
     return [start.kind for start in starts]

@@ -1,4 +1,4 @@
-"""A dispatcher in memory: board, circuits and schedule joined as in the real one, watched at every start.
+"""A dispatcher in memory: start order, circuits and schedule joined as in the real one, watched at every start.
 
 What it checks by (who is in flight, what was due when, when the last probe went out) it keeps by itself, so
 that it does not believe the code under test.
@@ -8,12 +8,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 from holdfast.config import build
-from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitRules, CircuitState
 from holdfast.core.lane import Host, Lane, position
-from holdfast.core.message import DeadReason, Entry, Fault, Kind, MessageId, Place, Standing
+from holdfast.core.message import AttemptKind, DeadReason, Entry, Fault, MessageId, Place, Standing
 from holdfast.core.outcome import Outcome
 from holdfast.core.schedule import Dead, after_failure, expires_at
+from holdfast.core.start_order import Start, StartOrder
 from tests.core.build import NOW, entry
 
 DEFAULTS = build({})
@@ -48,7 +48,7 @@ class Dispatcher:
     def __init__(self, rules: CircuitRules = CIRCUIT) -> None:
         self.now = NOW
         self.rules = rules
-        self.board = Board(rules, first_attempts=FIRST_ATTEMPTS, retries=RETRIES)
+        self.start_order = StartOrder(rules, first_attempts=FIRST_ATTEMPTS, retries=RETRIES)
         alone, small, paced = Host("alone", 6, 6), Host("small", 2, 2), Host("paced", 4, 4, interval=300.0)
         shared = Host("shared", 4, 4)
         on = [alone, small, paced, shared, shared]
@@ -76,12 +76,12 @@ class Dispatcher:
             self.look_after(lane, touch=False)
 
     def start_next(self) -> Start | None:
-        start = self.board.pick(self.now)
+        start = self.start_order.pick(self.now)
         if start is not None:
             self.check(start)
             watch, id = self.watches[start.lane.key], start.entry.message.id
             del watch.waiting[id]
-            if start.kind is Kind.PROBE:
+            if start.kind is AttemptKind.PROBE:
                 watch.quiet_since = self.now
             else:
                 self.scheduled[id] += 1
@@ -94,28 +94,28 @@ class Dispatcher:
         self.in_flight.remove(start)
         if outcome.status is not None or outcome.fault is Fault.HOST:
             start.lane.host.answers = outcome.status is not None
-        lane, probe = start.lane, start.kind is Kind.PROBE
+        lane, probe = start.lane, start.kind is AttemptKind.PROBE
         circuit, host = lane.circuit, lane.host
         change = None
         if outcome.delivered:
             host.succeeded()
-            change = circuit.succeeded(self.rules, self.now, spell=start.spell, probe=probe)
+            change = circuit.succeeded(self.rules, self.now, generation=start.generation, probe=probe)
             self.delivered.add(start.entry.message.id)
         else:
             if outcome.fault is Fault.HOST:
                 host.failed()
-                change = circuit.failed(self.rules, self.now, spell=start.spell)
+                change = circuit.failed(self.rules, self.now, generation=start.generation)
             if outcome.holds_host:
                 held = min(outcome.retry_after or 0, self.now + self.rules.probe_every)
                 host.hold_until = max(host.hold_until, held)
             self.put_back(start, outcome)
         self.changed(lane, change)
-        self.board.ended(start, self.now)
+        self.start_order.ended(start, self.now)
         self.look_after(lane)
 
     def put_back(self, start: Start, outcome: Outcome) -> None:
         message, place = start.entry
-        if start.kind is not Kind.PROBE:
+        if start.kind is not AttemptKind.PROBE:
             following = after_failure(RETRY, place.retry, self.now, outcome.retry_after, 0.0)
             if isinstance(following, Dead):
                 self.dead[message.id] = following.reason
@@ -140,7 +140,7 @@ class Dispatcher:
             lane.host.slow_start()
 
     def look_after(self, lane: Lane, *, touch: bool = True) -> None:
-        """What waits and is due stays in memory whatever the circuit says: the board has to know."""
+        """What waits and is due stays in memory whatever the circuit says: the start order has to know."""
         before = (lane.fresh, lane.due, lane.probe)
         waiting = self.watches[lane.key].waiting
         self.expire(lane, waiting)
@@ -157,7 +157,7 @@ class Dispatcher:
                 following = (each for each in may if position(each) > (lane.circuit.probed or b""))
                 lane.probe = next(following, may[0])
         if touch or before != (lane.fresh, lane.due, lane.probe):
-            self.board.touch(lane, self.now)
+            self.start_order.touch(lane, self.now)
 
     def may_be_probed(self, lane: Lane) -> list[Entry]:
         waiting = sorted(self.watches[lane.key].waiting.values(), key=position)
@@ -174,23 +174,23 @@ class Dispatcher:
     # what must hold
 
     def check(self, start: Start) -> None:
-        """The board's counters already hold this start, this dispatcher's list does not yet."""
+        """The start order's counters already hold this start, this dispatcher's list does not yet."""
         lane, host, kind, place = start.lane, start.lane.host, start.kind, start.entry.place
         state, watch = lane.circuit.state, self.watches[lane.key]
         assert start.entry.message.id in watch.waiting, "started what does not wait"
         assert state is not CircuitState.FROZEN, "started something in a frozen lane"
-        assert (kind is Kind.PROBE) == (state is CircuitState.DISABLED), "disabled means probes"
-        if kind is Kind.PROBE:
+        assert (kind is AttemptKind.PROBE) == (state is CircuitState.DISABLED), "disabled means probes"
+        if kind is AttemptKind.PROBE:
             assert self.now >= watch.quiet_since + self.rules.probe_every, "a probe too soon"
             assert start.entry in self.may_be_probed(lane), "a probe took a held message"
             assert not self.is_probing(lane), "a second probe"
-        elif kind is Kind.FIRST:
+        elif kind is AttemptKind.FIRST:
             assert position(start.entry) == min(self.fresh_of(host)), "first attempts out of order"
         else:
             assert 0 < place.due <= self.now, "a retry before it was due"
         mine = [other.kind for other in self.in_flight if other.lane.host is host]
         assert len(mine) < host.limit <= host.per_host, "over the host's limit"
-        assert kind is not Kind.RETRY or mine.count(Kind.RETRY) < max(1, host.per_host // 2)
+        assert kind is not AttemptKind.RETRY or mine.count(AttemptKind.RETRY) < max(1, host.per_host // 2)
         assert host.hold_until <= self.now, "started on a held host"
         assert self.now - self.last_start.get(host, 0) >= host.interval, "faster than the rate"
         assert self.has_budget(kind, host, bool(mine)), "over the budget, or into what others have to have"
@@ -202,14 +202,14 @@ class Dispatcher:
         return [position(each) for each in waiting if not each.place.due]
 
     def is_probing(self, lane: Lane) -> bool:
-        return any(other.lane is lane and other.kind is Kind.PROBE for other in self.in_flight)
+        return any(other.lane is lane and other.kind is AttemptKind.PROBE for other in self.in_flight)
 
-    def has_budget(self, kind: Kind, host: Host, is_busy: bool) -> bool:
+    def has_budget(self, kind: AttemptKind, host: Host, is_busy: bool) -> bool:
         """The last quarter is for idle hosts that answer. Untried hosts share half, silent ones a quarter. Either kind
         has a second attempt in the first eighth.
         """
-        size = FIRST_ATTEMPTS if kind is Kind.FIRST else RETRIES
-        beside = [other for other in self.in_flight if (other.kind is Kind.FIRST) == (kind is Kind.FIRST)]
+        size = FIRST_ATTEMPTS if kind is AttemptKind.FIRST else RETRIES
+        beside = [other for other in self.in_flight if (other.kind is AttemptKind.FIRST) == (kind is AttemptKind.FIRST)]
         if host.answers:
             return len(beside) < (size - size // 4 if is_busy else size)
         if is_busy:
@@ -224,11 +224,11 @@ class Dispatcher:
         mine = [other.kind for other in self.in_flight if other.lane.host is host]
         if len(mine) >= host.limit or max(host.hold_until, host.next_slot) > self.now:
             return False
-        retries_full = mine.count(Kind.RETRY) >= max(1, host.per_host // 2)
+        retries_full = mine.count(AttemptKind.RETRY) >= max(1, host.per_host // 2)
         probe_is_due = self.now >= watch.quiet_since + self.rules.probe_every and not self.is_probing(lane)
         ready = {
-            CircuitState.ENABLED: {Kind.FIRST: lane.fresh, Kind.RETRY: lane.due and not retries_full},
-            CircuitState.DISABLED: {Kind.PROBE: probe_is_due and self.may_be_probed(lane)},
+            CircuitState.ENABLED: {AttemptKind.FIRST: lane.fresh, AttemptKind.RETRY: lane.due and not retries_full},
+            CircuitState.DISABLED: {AttemptKind.PROBE: probe_is_due and self.may_be_probed(lane)},
             CircuitState.FROZEN: {},
         }[lane.circuit.state]
         return any(some and self.has_budget(kind, host, bool(mine)) for kind, some in ready.items())

@@ -41,8 +41,8 @@ def fail(
     change = None
     for _ in range(times):
         assert change is None, "changed before the last failure"
-        spell = circuit.begin(rules, now, probe=probe)
-        change = circuit.failed(rules, now, spell=spell)
+        generation = circuit.begin(rules, now, probe=probe)
+        change = circuit.failed(rules, now, generation=generation)
     return change
 
 
@@ -52,8 +52,8 @@ def succeed(
     change = None
     for _ in range(times):
         assert change is None, "changed before the last success"
-        spell = circuit.begin(rules, now, probe=probe)
-        change = circuit.succeeded(rules, now, spell=spell, probe=probe)
+        generation = circuit.begin(rules, now, probe=probe)
+        change = circuit.succeeded(rules, now, generation=generation, probe=probe)
     return change
 
 
@@ -200,8 +200,8 @@ def test_a_disabled_circuit_freezes_when_a_probe_fails_after_72_h():
 @pytest.mark.parametrize(("after", "freezes"), [(72 * HOUR, False), (72 * HOUR + 1, True)])
 def test_a_host_that_never_succeeded_counts_its_72_h_from_the_start_of_the_first_attempt(after, freezes):
     circuit = Circuit()
-    spell = circuit.begin(SILENCE, NOW, probe=False)
-    circuit.failed(SILENCE, NOW + 30 * SECOND, spell=spell)
+    generation = circuit.begin(SILENCE, NOW, probe=False)
+    circuit.failed(SILENCE, NOW + 30 * SECOND, generation=generation)
     fail(circuit, SILENCE, NOW + MINUTE, 1_999)
     assert circuit.first_attempt_at == NOW
     change = fail(circuit, SILENCE, NOW + after)
@@ -223,7 +223,7 @@ def test_50000_failures_freeze_a_disabled_circuit_when_the_next_probe_fails():
     late = [circuit.begin(rules, NOW, probe=False) for _ in range(1_500)]
     fail(circuit, rules, times=49_000)
     assert circuit.state is DISABLED
-    assert [circuit.failed(rules, NOW, spell=spell) for spell in late] == [None] * 1_500
+    assert [circuit.failed(rules, NOW, generation=generation) for generation in late] == [None] * 1_500
     assert circuit.consecutive_failures == 50_500
     change = fail(circuit, rules, NOW + 10 * MINUTE, probe=True)
     assert (change.after, change.reason) == (FROZEN, Reason.CONSECUTIVE_LIMIT)
@@ -282,8 +282,8 @@ def test_a_late_failure_counts_and_changes_no_state(freezing):
     fail(circuit, limit, NOW, 10)
     assert circuit.state is DISABLED
     since, next_probe_at = circuit.since, circuit.next_probe_at
-    for spell in late:
-        assert circuit.failed(limit, NOW + 30 * HOUR, spell=spell) is None
+    for generation in late:
+        assert circuit.failed(limit, NOW + 30 * HOUR, generation=generation) is None
     assert (circuit.state, circuit.since, circuit.next_probe_at) == (DISABLED, since, next_probe_at)
     assert circuit.consecutive_failures == 30
     assert (circuit.window.attempts, circuit.window.failures) == (20, 20)
@@ -294,16 +294,16 @@ def test_a_late_failure_does_not_trip_a_circuit_that_was_enabled_meanwhile():
     late = [circuit.begin(TEN, NOW, probe=False) for _ in range(20)]
     fail(circuit, TEN, NOW, 10)
     succeed(circuit, TEN, NOW + 10 * MINUTE, probe=True)
-    assert [circuit.failed(TEN, NOW + 11 * MINUTE, spell=spell) for spell in late] == [None] * 20
+    assert [circuit.failed(TEN, NOW + 11 * MINUTE, generation=generation) for generation in late] == [None] * 20
     assert (circuit.state, circuit.consecutive_failures) == (ENABLED, 20)
     assert fail(circuit, TEN, NOW + 11 * MINUTE).after is DISABLED
 
 
 def test_a_late_success_counts_and_enables_nothing():
     circuit = Circuit()
-    spell = circuit.begin(TEN, NOW, probe=False)
+    generation = circuit.begin(TEN, NOW, probe=False)
     fail(circuit, TEN, NOW, 10)
-    assert circuit.succeeded(TEN, NOW + SECOND, spell=spell, probe=False) is None
+    assert circuit.succeeded(TEN, NOW + SECOND, generation=generation, probe=False) is None
     assert (circuit.state, circuit.consecutive_failures, circuit.last_success_at) == (
         DISABLED,
         0,
@@ -318,21 +318,21 @@ def test_a_late_success_of_an_older_spells_probe_enables_nothing():
     circuit.unfreeze(TEN, NOW + 10 * MINUTE)
     fail(circuit, TEN, NOW + 10 * MINUTE, 10)
     assert circuit.state is DISABLED
-    assert circuit.succeeded(TEN, NOW + 11 * MINUTE, spell=older, probe=True) is None
+    assert circuit.succeeded(TEN, NOW + 11 * MINUTE, generation=older, probe=True) is None
     assert (circuit.state, circuit.consecutive_failures) == (DISABLED, 0)
 
 
 def test_a_late_success_of_a_probe_does_not_thaw_a_circuit_that_froze_meanwhile():
     circuit = tripped()
-    spell = circuit.begin(TEN, NOW + 10 * MINUTE, probe=True)
+    generation = circuit.begin(TEN, NOW + 10 * MINUTE, probe=True)
     circuit.freeze(TEN, NOW + 10 * MINUTE)
-    assert circuit.succeeded(TEN, NOW + 11 * MINUTE, spell=spell, probe=True) is None
+    assert circuit.succeeded(TEN, NOW + 11 * MINUTE, generation=generation, probe=True) is None
     assert (circuit.state, circuit.last_success_at) == (FROZEN, NOW + 11 * MINUTE)
 
 
 def test_every_change_of_state_begins_a_new_spell():
     circuit = Circuit()
-    spells = [circuit.spell]
+    spells = [circuit.generation]
     for change in (
         lambda: fail(circuit, TEN, times=10),
         lambda: succeed(circuit, TEN, probe=True),
@@ -340,7 +340,7 @@ def test_every_change_of_state_begins_a_new_spell():
         lambda: circuit.unfreeze(TEN, NOW),
     ):
         assert change() is not None
-        spells.append(circuit.spell)
+        spells.append(circuit.generation)
     assert len(set(spells)) == 5
 
 
@@ -538,8 +538,8 @@ def test_the_first_probe_is_due_probe_every_after_the_trip():
 
 def test_the_next_probe_is_due_probe_every_after_the_last_ones_start():
     circuit = tripped()
-    spell = circuit.begin(TEN, NOW + 13 * MINUTE, probe=True)
-    circuit.failed(TEN, NOW + 14 * MINUTE, spell=spell)
+    generation = circuit.begin(TEN, NOW + 13 * MINUTE, probe=True)
+    circuit.failed(TEN, NOW + 14 * MINUTE, generation=generation)
     assert circuit.next_probe_at == NOW + 23 * MINUTE
 
 
@@ -610,7 +610,7 @@ def test_every_pair_of_state_and_event_does_what_the_table_says_or_nothing(state
     expected = TABLE.get((state, event))
     if expected is None:
         assert change is None
-        assert (circuit.state, circuit.spell) == (state, 0)
+        assert (circuit.state, circuit.generation) == (state, 0)
     else:
         assert (change.before, change.event, change.after, change.reason) == (state, event, *expected)
         assert (circuit.state, circuit.reason, circuit.since) == (*expected, change.at)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, Lives, shard_of, shared_out
+from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, Liveness, owners_of_shards, shard_of
 
 ONE, TWO = 1, 2
 REPLICAS = st.frozensets(st.integers(0, (1 << 61) - 1), min_size=1, max_size=12)
@@ -26,63 +26,65 @@ def test_a_host_is_in_one_shard_for_good() -> None:
 
 @given(REPLICAS)
 def test_each_shard_belongs_to_one_of_the_replicas(replicas: frozenset[int]) -> None:
-    belongs = shared_out(replicas)
+    belongs = owners_of_shards(replicas)
     assert belongs.keys() == set(range(SHARDS))
     assert set(belongs.values()) <= replicas
 
 
 def test_nobody_has_much_more_than_its_part() -> None:
     for count in range(1, 9):
-        parts = Counter(shared_out(frozenset(range(1_000, 1_000 + count))).values())
+        parts = Counter(owners_of_shards(frozenset(range(1_000, 1_000 + count))).values())
         assert len(parts) == count
         assert max(parts.values()) < 1.6 * SHARDS / count
 
 
 @given(REPLICAS, st.integers(0, (1 << 61) - 1))
 def test_one_that_comes_or_goes_moves_its_own_part_alone(others: frozenset[int], one: int) -> None:
-    without, beside = shared_out(others - {one}), shared_out(others | {one})
+    without, beside = owners_of_shards(others - {one}), owners_of_shards(others | {one})
     for shard, owner in without.items():
         assert beside[shard] in (owner, one)
 
 
 def test_where_nobody_delivers_no_shard_belongs_to_anyone() -> None:
-    assert shared_out(frozenset()) == {}
+    assert owners_of_shards(frozenset()) == {}
 
 
-def watched(lives: Lives, renewals: list[int], every: int = RENEW_EVERY, began: int = 50_000) -> list[dict[int, int]]:
+def watched(
+    lives: Liveness, renewals: list[int], every: int = RENEW_EVERY, began: int = 50_000
+) -> list[dict[int, int]]:
     """What is found with each look at one other replica, whose renewals are these."""
     return [lives.dead({TWO: count}, began + number * every) for number, count in enumerate(renewals)]
 
 
 def test_a_replica_whose_renewals_stand_still_for_a_lease_is_dead() -> None:
     beats = LEASE // RENEW_EVERY
-    found = watched(Lives(), [3, 4, *[5] * (beats + 1)])
+    found = watched(Liveness(), [3, 4, *[5] * (beats + 1)])
     assert not any(found[:-1])
     assert found[-1] == {TWO: 5}
 
 
 def test_one_that_renews_late_is_alive() -> None:
     beats = LEASE // RENEW_EVERY
-    assert not any(watched(Lives(), [*[3] * beats, *[4] * beats, *[5] * beats]))
+    assert not any(watched(Liveness(), [*[3] * beats, *[4] * beats, *[5] * beats]))
 
 
 def test_a_replica_that_stood_still_itself_finds_nobody_dead() -> None:
     """Whoever was on the same machine stood still too."""
-    lives = Lives()
+    lives = Liveness()
     assert lives.dead({ONE: 7, TWO: 7}, 50_000) == {}
     assert lives.dead({ONE: 8, TWO: 7}, 50_000 + 10 * LEASE) == {}
     assert watched(lives, [7] * (LEASE // RENEW_EVERY), began=50_000 + 10 * LEASE) == [{}] * 6
 
 
 def test_an_outage_of_the_store_is_nobody_s_death() -> None:
-    lives = Lives()
+    lives = Liveness()
     watched(lives, [3] * 6)
     lives.forget()
     assert not any(watched(lives, [3] * 6, began=56_000))
 
 
 def test_one_that_was_buried_is_not_remembered() -> None:
-    lives = Lives()
+    lives = Liveness()
     assert watched(lives, [3] * 7)[-1] == {TWO: 3}
     assert lives.dead({}, 57_000) == {}
     assert lives.dead({TWO: 3}, 58_000) == {}

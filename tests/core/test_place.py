@@ -3,14 +3,22 @@
 import pytest
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import Attempt, DeadReason, Kind, Place, Standing, State
-from holdfast.core.place import after_attempt, dead, due_at_once, first_place, replayed, state_of
-from holdfast.core.schedule import Dead, RetryAt
+from holdfast.core.message import Attempt, AttemptKind, DeadReason, MessageState, Place, Standing
+from holdfast.core.schedule import (
+    Dead,
+    RetryAt,
+    dead_place,
+    due_at_once,
+    first_place,
+    place_after_attempt,
+    replayed_place,
+    state_of,
+)
 from tests.core.build import NOW, entry
 
 ACTIVE, WAITING, RETRY, DEAD = Standing
 ENABLED, DISABLED, FROZEN = CircuitState
-TRIED = Attempt(3, Kind.RETRY, at=1_000, duration=20)
+TRIED = Attempt(3, AttemptKind.RETRY, at=1_000, duration=20)
 
 
 def test_a_new_message_is_active_or_behind_the_others_of_its_lane() -> None:
@@ -37,17 +45,17 @@ def test_one_that_was_active_elsewhere_queues_up() -> None:
 
 def test_a_failed_attempt_moves_a_message_by_its_step() -> None:
     before = Place(RETRY, 7, 500, 2, 2, held=True)
-    assert after_attempt(before, TRIED, RetryAt(3, 9_000, False)) == Place(RETRY, 7, 9_000, 3, 3)
-    assert after_attempt(before, TRIED, Dead(DeadReason.EXHAUSTED)) == Place(DEAD, 7, 1_020, 2, 3)
-    assert after_attempt(before, TRIED, None) == before._replace(attempts=3), "a probe moves nothing"
+    assert place_after_attempt(before, TRIED, RetryAt(3, 9_000, False)) == Place(RETRY, 7, 9_000, 3, 3)
+    assert place_after_attempt(before, TRIED, Dead(DeadReason.EXHAUSTED)) == Place(DEAD, 7, 1_020, 2, 3)
+    assert place_after_attempt(before, TRIED, None) == before._replace(attempts=3), "a probe moves nothing"
 
 
 def test_a_dead_message_keeps_its_age_and_its_attempts() -> None:
-    assert dead(Place(RETRY, 7, 500, 2, 2, held=True), 600) == Place(DEAD, 7, 600, 2, 2)
+    assert dead_place(Place(RETRY, 7, 500, 2, 2, held=True), 600) == Place(DEAD, 7, 600, 2, 2)
 
 
 def test_a_replay_counts_the_retries_anew_and_keeps_the_attempts() -> None:
-    assert replayed(Place(DEAD, 7, 600, 11, 12), 900) == Place(WAITING, 900, attempts=12)
+    assert replayed_place(Place(DEAD, 7, 600, 11, 12), 900) == Place(WAITING, 900, attempts=12)
 
 
 def test_what_waits_for_a_time_is_made_due_and_anything_else_is_already() -> None:
@@ -59,15 +67,15 @@ def test_what_waits_for_a_time_is_made_due_and_anything_else_is_already() -> Non
 @pytest.mark.parametrize(
     ("place", "circuit", "state"),
     [
-        (Place(ACTIVE, 1), ENABLED, State.QUEUED),
-        (Place(WAITING, 1), ENABLED, State.QUEUED),
-        (Place(RETRY, 1, 2), ENABLED, State.QUEUED),
-        (Place(RETRY, 1, 2, retry=1), ENABLED, State.RETRYING),
-        (Place(ACTIVE, 1), DISABLED, State.HELD),
-        (Place(RETRY, 1, 2, retry=1), FROZEN, State.HELD),
-        (Place(DEAD, 1, 2), ENABLED, State.DEAD),
-        (Place(DEAD, 1, 2), FROZEN, State.DEAD),
+        (Place(ACTIVE, 1), ENABLED, MessageState.QUEUED),
+        (Place(WAITING, 1), ENABLED, MessageState.QUEUED),
+        (Place(RETRY, 1, 2), ENABLED, MessageState.QUEUED),
+        (Place(RETRY, 1, 2, retry=1), ENABLED, MessageState.RETRYING),
+        (Place(ACTIVE, 1), DISABLED, MessageState.HELD),
+        (Place(RETRY, 1, 2, retry=1), FROZEN, MessageState.HELD),
+        (Place(DEAD, 1, 2), ENABLED, MessageState.DEAD),
+        (Place(DEAD, 1, 2), FROZEN, MessageState.DEAD),
     ],
 )
-def test_what_operators_know_a_message_by(place: Place, circuit: CircuitState, state: State) -> None:
+def test_what_operators_know_a_message_by(place: Place, circuit: CircuitState, state: MessageState) -> None:
     assert state_of(place, circuit) is state

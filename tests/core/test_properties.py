@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import ErrorKind, Kind
+from holdfast.core.message import AttemptKind, ErrorKind
 from holdfast.core.outcome import Outcome, of_answer, of_error
 from tests.core.dispatch import BY_RATE, CIRCUIT, FIRST_ATTEMPTS, RETRIES, RETRY, Dispatcher
 from tests.support.repetitions import amount
@@ -102,13 +102,13 @@ class Gateway(RuleBasedStateMachine):
     def the_budgets_and_the_hosts_count_what_is_in_flight(self):
         kinds = Counter(start.kind for start in self.it.in_flight)
         budgets = self.it.board.budgets
-        assert budgets[Kind.FIRST].used == kinds[Kind.FIRST] <= FIRST_ATTEMPTS
-        assert budgets[Kind.RETRY].used == kinds[Kind.RETRY] + kinds[Kind.PROBE] <= RETRIES
+        assert budgets[AttemptKind.FIRST].used == kinds[AttemptKind.FIRST] <= FIRST_ATTEMPTS
+        assert budgets[AttemptKind.RETRY].used == kinds[AttemptKind.RETRY] + kinds[AttemptKind.PROBE] <= RETRIES
         by_host = Counter((start.lane.host.name, start.kind) for start in self.it.in_flight)
         for lane in self.it.lanes:
-            mine = {kind: by_host[lane.host.name, kind] for kind in Kind}
+            mine = {kind: by_host[lane.host.name, kind] for kind in AttemptKind}
             assert lane.host.in_flight == sum(mine.values()) <= lane.host.per_host
-            assert lane.host.retries_in_flight == mine[Kind.RETRY]
+            assert lane.host.retries_in_flight == mine[AttemptKind.RETRY]
 
     @invariant()
     def no_life_has_more_than_its_first_attempt_and_its_retries(self):

@@ -74,7 +74,7 @@ class Book:
     unknown: deque[Post] = field(default_factory=deque)
     """Posts with a key whose answer never came."""
     killed: set[int] = field(default_factory=set)
-    """Lives that did not end by themselves."""
+    """Liveness that did not end by themselves."""
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def number(self) -> int:

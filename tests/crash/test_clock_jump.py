@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 
 from holdfast.clock import BootClock, offset
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 from holdfast.process.lifecycle import keep_time
 from holdfast.store.embedded.ledger import last_time
 from tests.crash.wall_clock import WallClock
@@ -154,7 +154,7 @@ async def test_ahead_at_a_start_is_as_if_the_days_had_passed(autojump_clock: obj
 async def test_nothing_expires_or_is_purged_in_the_first_ten_minutes(autojump_clock: object, moved: int) -> None:
     run = Restart(moved=moved)
     await run.run()
-    assert State.DEAD not in run.states
+    assert MessageState.DEAD not in run.states
     assert run.states.total() == len(run.ids), "delivered records are still there"
 
 

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 from tests.fleet.virtual_replicas import BEAT, LEASE, Replica, fleet
 from tests.sim.world import HOST
 from tests.support.database_link import DatabaseLink
@@ -30,11 +30,13 @@ async def test_only_a_real_outage_begins_a_grace(
         link.restore()
         await trio.sleep(3)
         back = alone.now
-        assert await state_at(alone, id, began + EXPIRE_AFTER + 4) is (State.HELD if has_grace else State.DEAD)
-        assert await state_at(alone, id, back + GRACE + 4) is State.DEAD
+        assert await state_at(alone, id, began + EXPIRE_AFTER + 4) is (
+            MessageState.HELD if has_grace else MessageState.DEAD
+        )
+        assert await state_at(alone, id, back + GRACE + 4) is MessageState.DEAD
 
 
-async def state_at(replica: Replica, id: str, moment: float) -> State:
+async def state_at(replica: Replica, id: str, moment: float) -> MessageState:
     await trio.sleep(max(0, moment - replica.now))
     return await replica.state(id)
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import Fenced, StoreAway
-from holdfast.core.message import State
+from holdfast.core.errors import Fenced, StoreUnreachable
+from holdfast.core.message import MessageState
 from holdfast.core.ownership import SHARDS, shard_of
 from tests.fleet.virtual_replicas import BEAT, LEASE, Replica, fleet
 from tests.sim.world import HOST, NO_TRIPS, START, asks_for, hang, settle, slow
@@ -21,7 +21,7 @@ FOUND = 1.5 * BEAT
 """Seconds after which a replica has found what another one accepted for it."""
 
 
-async def states(replica: Replica, ids: list[str]) -> Counter[State]:
+async def states(replica: Replica, ids: list[str]) -> Counter[MessageState]:
     return Counter([await replica.state(id) for id in ids])
 
 
@@ -112,7 +112,7 @@ async def test_a_circuit_trips_once_and_is_probed_once_an_interval(database: str
         for replica in replicas:
             await replica.accept_many(10)
         await trio.sleep(2 * BEAT)
-        assert sum(replica.tally.trips.total() for replica in replicas) == 1
+        assert sum(replica.counters.trips.total() for replica in replicas) == 1
         sent = len(it.requests)
         await trio.sleep(5 * 30)
         assert len(it.requests) == sent + 5
@@ -142,14 +142,14 @@ async def test_a_circuit_and_its_probes_go_on_at_the_next_owner(database: str, a
         async with it.replica() as leaves:
             await it.until(lambda: shard_of(HOST) in leaves.shards)
             await leaves.accept_many(10)
-            await it.until(lambda: leaves.tally.trips.total() == 1)
+            await it.until(lambda: leaves.counters.trips.total() == 1)
             begun = len(leaves.made)
             await trio.sleep(30)
             assert len(leaves.made) == begun + 1
         await it.until(lambda: shard_of(HOST) in stays.shards, 3 * BEAT)
         since = (await stays.circuit()).since / 1000 - START / 1000
         await trio.sleep(3 * 30)
-        assert stays.tally.trips.total() == 0
+        assert stays.counters.trips.total() == 0
         probes = [at - since for at in stays.made]
         assert [int(at // 30) for at in probes] == [2, 3, 4], probes
 
@@ -165,7 +165,7 @@ async def test_a_retry_and_a_hold_are_kept_by_the_next_owner(database: str, auto
             held_until = leaves.now + 20
         it.scripts[HOST] = 200
         ids.append(await stays.accept())
-        await it.until(lambda: stays.tally.delivered == 2)
+        await it.until(lambda: stays.counters.delivered == 2)
         await trio.sleep(BEAT)
         assert held_until <= min(stays.made) < held_until + 2 * BEAT
         assert [attempt.number for attempt in (await stays.story(ids[0])).attempts] == [1, 2]
@@ -182,9 +182,9 @@ async def test_what_was_not_begun_is_sent_by_the_next_owner(database: str, autoj
             begun = len(leaves.made)
             assert leaves.held == 9 > begun
             it.scripts[HOST] = 200
-        await it.until(lambda: stays.tally.delivered == 9, 3 * BEAT)
+        await it.until(lambda: stays.counters.delivered == 9, 3 * BEAT)
         await trio.sleep(BEAT)
-        assert await states(stays, ids) == {State.DELIVERED: 9}
+        assert await states(stays, ids) == {MessageState.DELIVERED: 9}
     assert len(it.requests) == 9 + begun
 
 
@@ -199,7 +199,7 @@ async def test_a_host_that_was_to_go_and_stays_misses_nothing(database: str, aut
         async with it.replica() as goes:
             await it.until(lambda: shard_of(HOST) in stays.ledger._member.leaving)
             ids += [await goes.accept(), await stays.accept()]
-        await it.until(lambda: stays.tally.delivered == 4, 45)
+        await it.until(lambda: stays.counters.delivered == 4, 45)
         assert list(dict.fromkeys(request.id for request in it.requests)) == ids
     assert it.most_open() == 1
 
@@ -233,12 +233,12 @@ async def test_another_replica_sends_the_messages_of_a_dead_one(
         async with it.replica() as there:
             link.cut()
             it.scripts[HOST] = 200
-            await it.until(lambda: there.tally.delivered == 10, 2 * LEASE)
+            await it.until(lambda: there.counters.delivered == 10, 2 * LEASE)
             await trio.sleep(BEAT)
-            assert await states(there, ids) == {State.DELIVERED: 10}
+            assert await states(there, ids) == {MessageState.DELIVERED: 10}
             assert len(gone.made) == begun, "nothing begins after the end of a lease"
             link.restore()
-            await it.until(lambda: gone.tally.fenced == begun, 40)
+            await it.until(lambda: gone.counters.fenced == begun, 40)
             assert gone.held == 0
             assert (await there.circuit()).consecutive_failures == 0
     assert max(it.sent().values()) <= 2
@@ -257,8 +257,8 @@ async def test_no_attempt_starts_after_the_lease_ends(
         await trio.sleep(20)
         assert cut_at < alone.made[-1] < cut_at + LEASE
         link.restore()
-        await it.until(lambda: alone.tally.delivered >= 40)
-        assert alone.tally.fenced == 0
+        await it.until(lambda: alone.counters.delivered >= 40)
+        assert alone.counters.fenced == 0
     assert max(it.sent().values()) == 1
 
 
@@ -272,11 +272,11 @@ async def test_outcomes_are_recorded_when_the_store_is_back(
         await settle()
         link.cut()
         await trio.sleep(3)
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             await alone.accept()
         link.restore()
         await trio.sleep(2)
-        assert await states(alone, ids) == {State.DELIVERED: 5}
+        assert await states(alone, ids) == {MessageState.DELIVERED: 5}
     assert max(it.sent().values()) == 1
 
 
@@ -293,9 +293,9 @@ async def test_nothing_expires_for_a_while_after_the_store_was_away(
         await trio.sleep(60)
         link.restore()
         await trio.sleep(18)
-        assert await states(alone, ids) == {State.HELD: 4}
+        assert await states(alone, ids) == {MessageState.HELD: 4}
         await trio.sleep(10)
-        assert await states(alone, ids) == {State.DEAD: 4}
+        assert await states(alone, ids) == {MessageState.DEAD: 4}
 
 
 @pytest.mark.parametrize("finds_out_by", ["an outcome", "a freeze", "a review", "handing over", "a renewal"])
@@ -312,7 +312,7 @@ async def test_a_replica_that_was_declared_dead_joins_anew_and_loses_nothing(
             await stack.enter_async_context(it.replica())
         it.bury(alone)
         if finds_out_by == "an outcome":
-            await it.until(lambda: alone.tally.fenced > 0, BEAT)
+            await it.until(lambda: alone.counters.fenced > 0, BEAT)
         elif finds_out_by == "a freeze":
             with pytest.raises(Fenced):
                 await alone.dispatcher.freeze("other.test:80", "other.test:80")
@@ -321,7 +321,7 @@ async def test_a_replica_that_was_declared_dead_joins_anew_and_loses_nothing(
         await it.until(lambda: alone.member not in (0, before))
         await it.until(lambda: sum(it.of("delivered")) >= 6)
         await trio.sleep(BEAT)
-        assert await states(alone, ids) == {State.DELIVERED: 6}
+        assert await states(alone, ids) == {MessageState.DELIVERED: 6}
         assert max(it.sent().values()) <= 2
 
 
@@ -335,7 +335,7 @@ async def test_a_commit_whose_answer_is_lost_loses_and_repeats_nothing(
         await trio.sleep(1.5)
         if what == "accept":
             link.loses_answer_to = HOST.encode()
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnreachable):
                 await alone.accept()
         else:
             await alone.accept()
@@ -367,6 +367,6 @@ async def test_a_circuit_is_as_old_as_the_first_message_for_its_host(database: s
     it = fleet(database)
     async with it.running(1) as [alone]:
         await alone.accept()
-        await it.until(lambda: alone.tally.delivered == 1)
+        await it.until(lambda: alone.counters.delivered == 1)
         circuit = await alone.circuit()
         assert circuit.since == circuit.enabled_at == circuit.first_attempt_at

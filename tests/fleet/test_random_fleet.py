@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from holdfast.core.errors import Fenced, StoreAway
-from holdfast.core.message import State
+from holdfast.core.errors import Fenced, StoreUnreachable
+from holdfast.core.message import MessageState
 from tests.fleet.virtual_replicas import LEASE, Fleet, Replica, fleet
 from tests.sim.world import Request, hang, slow
 from tests.support.database_link import DatabaseLink
@@ -60,7 +60,7 @@ class World:
         for owner in self.it.owners(host):
             if not any(owner is replica for replica in replicas):
                 continue
-            with suppress(Fenced, StoreAway):
+            with suppress(Fenced, StoreUnreachable):
                 await getattr(owner.dispatcher, act)(key, host)
 
     async def finish(self, replicas: list[Replica]) -> None:
@@ -73,7 +73,7 @@ class World:
         with trio.fail_after(300):
             while (await replica.ledger.statistics()).waiting:
                 await trio.sleep(5)
-        assert Counter([await replica.state(id) for id in self.ids]) == {State.DELIVERED: len(self.ids)}
+        assert Counter([await replica.state(id) for id in self.ids]) == {MessageState.DELIVERED: len(self.ids)}
 
     @property
     def acknowledged(self) -> Counter[str]:

@@ -15,8 +15,8 @@ import trio
 
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
+from holdfast.core.counters import Counters
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.core.tally import Tally
 from holdfast.delivery.service import Delivery
 from holdfast.events import News
 from holdfast.http.transport import Origin
@@ -58,7 +58,7 @@ class Replica(World):
             max_size=1 << 30,
             threaded=False,
         )
-        self.news, self.tally = News(self.clock), Tally()
+        self.news, self.counters = News(self.clock), Counters()
         self.delivery = Delivery(
             self.config,
             self.ledger,
@@ -67,7 +67,7 @@ class Replica(World):
             self.chance,
             self.started_at,
             self.news,
-            self.tally,
+            self.counters,
             shared=self.ledger,
         )
         self.dispatcher = self.delivery.dispatcher
@@ -148,8 +148,8 @@ class Fleet:
         return max((request.beside for request in self.requests if request.host == host), default=0)
 
     def of(self, name: str) -> list[int]:
-        """A number of each replica's tally."""
-        return [getattr(replica.tally, name) for replica in self.replicas]
+        """A number of each replica's counters."""
+        return [getattr(replica.counters, name) for replica in self.replicas]
 
     async def until(self, condition: Any, within: float = 60) -> None:
         """Wait in virtual time."""

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.handoff import FARTHEST, MOST_ATTEMPTS
+from holdfast.core.handoff_header import FARTHEST, MOST_ATTEMPTS
 from tests.support import fork_server
 from tests.support.harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
 from tests.support.ports import refusing_port

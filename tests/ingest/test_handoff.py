@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.handoff import write_facts
+from holdfast.core.handoff_header import write_handoff
 from holdfast.core.message import Entry, Message, Place, Standing, id_text
 from holdfast.store.embedded.tables import Table
 from tests.ingest.gateway import NOW, Answer, Gateway, gateway
@@ -18,7 +18,7 @@ SECRET = {"scheme": "standard-webhooks", "secret_env": "SECRET"}
 
 def facts(place: Place = WAITING, route: str | None = None, *, signed: bool = False) -> str:
     message = Message(ID, "", "", "", "", b"", "", (), b"", NOW - 5_000, NOW - 5_000, route, signed)
-    return write_facts(Entry(message, place))
+    return write_handoff(Entry(message, place))
 
 
 async def hand_over(

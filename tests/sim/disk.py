@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import DeadReason, State, id_text
+from holdfast.core.message import DeadReason, MessageState, id_text
 from holdfast.store import port
 from holdfast.store.embedded import reads
 from holdfast.store.embedded import stories as story_reads
@@ -285,17 +285,17 @@ class DiskWitness(Witness):
             else:
                 self._check_story(message, story)
 
-    def _told_as(self, message: MessageModel) -> tuple[State, ...]:
+    def _told_as(self, message: MessageModel) -> tuple[MessageState, ...]:
         held = self.circuit(message.lane).now.state != ENABLED
-        return (State.HELD,) if held else (State.QUEUED, State.RETRYING)
+        return (MessageState.HELD,) if held else (MessageState.QUEUED, MessageState.RETRYING)
 
     def _check_story(self, message: MessageModel, story: port.Story) -> None:
         life = message.disk
         about = f"{message.id}: on disk {story.state} {story.dead_reason or ''}, by the history {life}"
         if life.state in DEAD_FOR:
-            self.check(story.state is State.DEAD and story.dead_reason is DEAD_FOR[life.state], about)
+            self.check(story.state is MessageState.DEAD and story.dead_reason is DEAD_FOR[life.state], about)
         elif life.state == "delivered":
-            self.check(story.state is State.DELIVERED, about)
+            self.check(story.state is MessageState.DELIVERED, about)
         else:
             self.check(life.state == WAITING and story.state in self._told_as(message), about)
             place = story.place

@@ -33,7 +33,7 @@ class Standing:
     state: str = ENABLED
     reason: str | None = None
     since: int | None = None
-    spell: int = 0
+    generation: int = 0
     enabled_at: int = 0
     silent_since: int | None = None
     window_from: int = 0
@@ -64,24 +64,24 @@ class CircuitModel:
         self.idle_since = at
 
     def begins(self, at: int, rules: Any, *, probe: bool) -> int:
-        """An attempt starts; its outcome has to name the spell."""
+        """An attempt starts; its outcome has to name the generation."""
         if self.now.silent_since is None:
             self.standings[-1] = replace(self.now, silent_since=at)
         self.busy(at)
         if probe:
             self.next_probe = at + rules.probe_every
             self.probe_asked = False
-        return self.now.spell
+        return self.now.generation
 
-    def ended(self, at: int, ok: bool, rules: Any, *, spell: int, probe: bool) -> None:
+    def ended(self, at: int, ok: bool, rules: Any, *, generation: int, probe: bool) -> None:
         """An outcome that counts: 2xx, or a failure of the host's."""
         needed = not ok or self.has_failed(at, rules)
         self.history.append(Outcome(at, ok, _width(rules), needed=needed))
         before = self.now
         after = replace(before, silent_since=at) if ok else before
-        if ok and probe and spell == before.spell and before.state == DISABLED:
+        if ok and probe and generation == before.generation and before.state == DISABLED:
             after = self._changed(after, ENABLED, None, at)
-        elif not ok and spell == before.spell:
+        elif not ok and generation == before.generation:
             verdict = self._verdict(at, rules)
             after = self._changed(after, *verdict, at) if verdict else after
         self._enter(after, rules)
@@ -140,7 +140,7 @@ class CircuitModel:
         del self.standings[number + 1 :]
 
     def _enter(self, after: Standing, rules: Any) -> None:
-        if after.spell != self.now.spell:
+        if after.generation != self.now.generation:
             self.probed.clear()
             self.probe_asked = False
             self.next_probe = (after.since or 0) + rules.probe_every
@@ -150,7 +150,9 @@ class CircuitModel:
 
     def _changed(self, before: Standing, state: str, reason: str | None, at: int) -> Standing:
         enabled_at = at if state == ENABLED else before.enabled_at
-        return replace(before, state=state, reason=reason, since=at, spell=before.spell + 1, enabled_at=enabled_at)
+        return replace(
+            before, state=state, reason=reason, since=at, generation=before.generation + 1, enabled_at=enabled_at
+        )
 
     def _verdict(self, at: int, rules: Any) -> tuple[str, str] | None:
         run, state = self.run_of_failures(), self.now.state

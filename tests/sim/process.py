@@ -65,10 +65,10 @@ class WatchedWorld(World):
         self.engine.on_written = ledger.written
         self.dispatcher.in_flight = InFlight(witness)
         self._listen_to_operators()
-        lifecycle = Lifecycle(ledger, self.tally, self.started_at)
+        lifecycle = Lifecycle(ledger, self.counters, self.started_at)
         rules = self.config.circuit, self.config.retry
         self.queries = Queries(ledger, self.dispatcher, lifecycle, self.clock, self.news, *rules)
-        actions = Actions(self.queries, self.dispatcher, ledger, self.clock, self.tally, self.news)
+        actions = Actions(self.queries, self.dispatcher, ledger, self.clock, self.counters, self.news)
         self.control = ControlSocket(self.queries, actions, self.dispatcher, lifecycle, ledger, self.news, self._reload)
         self.ingest = self._ingest()
 

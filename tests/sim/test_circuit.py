@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from holdfast.core.circuit import CircuitState, Reason
-from holdfast.core.message import DeadReason, Kind, State
+from holdfast.core.message import AttemptKind, DeadReason, MessageState
 from holdfast.store.port import DropMessages, MessageFilter
 from tests.sim.stores import embedded_only, long_on_postgres, on_each_store
 from tests.sim.world import (
@@ -105,7 +105,7 @@ async def test_a_late_success_after_a_trip_does_not_enable(autojump_clock: objec
         late = await it.accept()
         await it.trip()
         await it.sleep_to(11)
-        assert await it.state(late) is State.DELIVERED
+        assert await it.state(late) is MessageState.DELIVERED
         circuit = await it.circuit()
         assert (circuit.state, circuit.consecutive_failures) == (CircuitState.DISABLED, 0)
         await it.sleep_to(599)
@@ -144,7 +144,12 @@ async def test_a_probe_takes_the_oldest_not_yet_probed_then_starts_again_from_th
         await it.sleep_to(600 * 14 + 1)
         story = await it.story(ids[0])
     assert it.ids()[3:] == [*ids, *ids, *ids[:2]]
-    assert [attempt.kind for attempt in story.attempts] == [Kind.FIRST, Kind.PROBE, Kind.PROBE, Kind.PROBE]
+    assert [attempt.kind for attempt in story.attempts] == [
+        AttemptKind.FIRST,
+        AttemptKind.PROBE,
+        AttemptKind.PROBE,
+        AttemptKind.PROBE,
+    ]
 
 
 async def test_a_message_that_comes_during_the_round_is_probed_in_its_turn(autojump_clock: object) -> None:
@@ -208,7 +213,7 @@ async def test_if_nothing_waits_when_a_probe_is_due_the_next_message_is_the_prob
         await it.sleep_to(1700)
         assert it.times(first) == [1000]
         assert it.times(second) == [1600]
-        assert (await it.story(first)).attempts[-1].kind is Kind.PROBE
+        assert (await it.story(first)).attempts[-1].kind is AttemptKind.PROBE
 
 
 async def test_a_message_that_comes_before_the_probe_is_due_waits_for_it(autojump_clock: object) -> None:
@@ -235,7 +240,11 @@ async def test_waiting_and_probing_use_up_no_retry_number_and_move_no_due_time(a
     assert before is not None and probed is not None
     assert (probed.retry, probed.due, probed.born) == (before.retry, before.due, before.born)
     assert it.times(first) == [0, 600, 1200, 1369.6, 1708.8]
-    assert [attempt.kind for attempt in story.attempts] == [Kind.FIRST, Kind.PROBE, *[Kind.RETRY] * 3]
+    assert [attempt.kind for attempt in story.attempts] == [
+        AttemptKind.FIRST,
+        AttemptKind.PROBE,
+        *[AttemptKind.RETRY] * 3,
+    ]
 
 
 async def test_a_retry_that_is_due_after_the_circuit_came_back_keeps_its_time(autojump_clock: object) -> None:
@@ -290,7 +299,7 @@ async def test_when_a_probe_gets_2xx_all_of_the_backlog_is_delivered_in_slow_sta
         it.scripts[HOST] = slow(1)
         ids += await it.accept_many(200)
         await it.sleep_to(650)
-        assert await it.states(ids) == {State.DELIVERED: 203}
+        assert await it.states(ids) == {MessageState.DELIVERED: 203}
         assert await it.circuit_state() is CircuitState.ENABLED
     most: dict[float, int] = {}
     for request in it.requests[3:]:
@@ -325,7 +334,7 @@ async def test_a_late_failure_does_not_disturb_an_enabled_circuit(autojump_clock
         assert await it.circuit_state() is CircuitState.DISABLED
         await it.sleep_to(700)
         circuit = await it.circuit()
-        assert await it.states(ids) == {State.DELIVERED: 101}
+        assert await it.states(ids) == {MessageState.DELIVERED: 101}
     assert circuit.state is CircuitState.ENABLED
     assert circuit.window.failures == 0
 
@@ -353,7 +362,7 @@ async def test_a_frozen_host_gets_nothing_in_30_days_and_keeps_accepting(autojum
         assert {(await it.story(id)).dead_reason for id in old[:-2]} == {DeadReason.EXPIRED}
         assert await it.replay_dead() == len(old) - 2
         await trio.sleep(1)
-        assert await it.states(old[3:]) == {State.DELIVERED: 29}
+        assert await it.states(old[3:]) == {MessageState.DELIVERED: 29}
         assert max(request.beside for request in it.requests[3:]) == 1
 
 
@@ -368,7 +377,7 @@ async def test_replays_go_in_slow_start(autojump_clock: object) -> None:
         assert it.most_open(10) == 16
         assert await it.replay_dead() == 40
         await it.sleep_to(40)
-        assert await it.states(ids) == {State.DELIVERED: 40}
+        assert await it.states(ids) == {MessageState.DELIVERED: 40}
         story = await it.story(ids[0])
     assert [it.most_open(at) for at in (20, 21, 22, 23, 24)] == [1, 2, 4, 8, 16]
     assert [attempt.number for attempt in story.attempts] == [1, 2], "attempt numbers run on"
@@ -434,7 +443,7 @@ async def test_unfreezing_a_disabled_circuit_sends_what_waits_at_once(autojump_c
         await it.sleep_to(100)
         await it.dispatcher.unfreeze(HOST, HOST)
         await it.sleep_to(101)
-        assert await it.states([*ids, waiting]) == {State.DELIVERED: 4}
+        assert await it.states([*ids, waiting]) == {MessageState.DELIVERED: 4}
         assert it.times(waiting) == [100]
 
 

@@ -5,7 +5,7 @@ import trio
 
 from holdfast.config import build
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import DeadReason, State
+from holdfast.core.message import DeadReason, MessageState
 from tests.sim.stores import long_on_postgres, on_each_store
 from tests.sim.world import DAY, HOST, HOUR, NO_TRIPS, SPAN, START, TRIPS_AT_3, World, asks_for, every, slow, world
 
@@ -18,10 +18,10 @@ both = pytest.mark.parametrize("circuit", [TRIPS_AT_3, FREEZES_AT_3], ids=["disa
 
 async def assert_expires_at(it: World, id: str, moment: float) -> None:
     await it.sleep_to(moment - 0.001)
-    assert await it.state(id) is State.HELD
+    assert await it.state(id) is MessageState.HELD
     await it.sleep_to(moment + 0.001)
     story = await it.story(id)
-    assert (story.state, story.dead_reason) == (State.DEAD, DeadReason.EXPIRED)
+    assert (story.state, story.dead_reason) == (MessageState.DEAD, DeadReason.EXPIRED)
     assert story.finished_at == START + round(moment * 1000)
 
 
@@ -77,7 +77,7 @@ async def test_a_replayed_message_expires_a_span_after_its_replay(
     async with it.gateway():
         ids = await it.accept_many(3)
         await it.sleep_to(3 * DAY)
-        assert await it.states(ids) == {State.DEAD: 3}
+        assert await it.states(ids) == {MessageState.DEAD: 3}
         assert await it.replay_dead() == 3
         await assert_expires_at(it, ids[0], 3 * DAY + SPAN)
 
@@ -103,7 +103,7 @@ async def test_in_an_enabled_circuit_only_the_last_retry_ends_a_message(autojump
     async with it.gateway():
         id = await it.accept()
         await it.sleep_to(10 * DAY)
-        assert await it.state(id) is State.RETRYING
+        assert await it.state(id) is MessageState.RETRYING
         await it.sleep_to(20 * DAY)
         assert len(it.times(id)) == 12
         assert (await it.story(id)).dead_reason is DeadReason.EXHAUSTED
@@ -117,7 +117,7 @@ async def test_a_message_of_a_host_that_comes_back_in_time_does_not_expire(autoj
         await it.sleep_to(SPAN - 601)
         it.scripts[HOST] = 200
         await it.sleep_to(SPAN + 1)
-        assert await it.states(ids) == {State.DELIVERED: 3}
+        assert await it.states(ids) == {MessageState.DELIVERED: 3}
 
 
 @long_on_postgres
@@ -178,7 +178,7 @@ async def test_after_a_start_a_disabled_circuit_is_probed_before_anything_in_it_
     async with it.gateway():
         await trio.sleep(1)
         assert set(it.times()[3:]) == {3 * DAY}
-        assert await it.states(ids) == {State.DELIVERED: 3}
+        assert await it.states(ids) == {MessageState.DELIVERED: 3}
 
 
 @both
@@ -192,9 +192,9 @@ async def test_after_a_start_nothing_expires_in_the_first_10_minutes(
     await it.sleep_to(3 * DAY)
     async with it.gateway():
         await it.sleep_to(3 * DAY + 599.9)
-        assert await it.states(ids) == {State.HELD: 3}
+        assert await it.states(ids) == {MessageState.HELD: 3}
         await it.sleep_to(3 * DAY + 660)
-        assert await it.states(ids) == {State.DEAD: 3}
+        assert await it.states(ids) == {MessageState.DEAD: 3}
         probes = [] if circuit is FREEZES_AT_3 else every(600, start=3 * DAY, number=2)
         assert it.times()[3:] == probes
 
@@ -207,9 +207,9 @@ async def test_after_a_start_nothing_expires_before_probe_every_if_that_is_short
     await it.sleep_to(3 * DAY)
     async with it.gateway():
         await it.sleep_to(3 * DAY + 59.9)
-        assert await it.states(ids) == {State.HELD: 3}
+        assert await it.states(ids) == {MessageState.HELD: 3}
         await it.sleep_to(3 * DAY + 62)
-        assert await it.states(ids) == {State.DEAD: 3}
+        assert await it.states(ids) == {MessageState.DEAD: 3}
 
 
 @long_on_postgres
@@ -237,7 +237,7 @@ async def test_after_a_start_with_shorter_intervals_a_probe_comes_first_too(auto
     it.scripts[HOST] = 500
     async with it.gateway():
         await it.sleep_to(3_599)
-        assert await it.states(ids) == {State.HELD: 3}
+        assert await it.states(ids) == {MessageState.HELD: 3}
         await it.sleep_to(3_700)
-        assert await it.states(ids) == {State.DEAD: 3}
+        assert await it.states(ids) == {MessageState.DEAD: 3}
     assert it.times()[3:4] == [3_600]

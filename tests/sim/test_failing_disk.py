@@ -4,7 +4,7 @@ import trio
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 from tests.sim.world import HOST, HOUR, MINUTE, id_text, settle, world
 
 
@@ -40,7 +40,7 @@ async def test_when_messages_expire(autojump_clock: object) -> None:
     assert it.ledger.failed is not None
     async with it.gateway():
         assert await it.circuit_state() is CircuitState.FROZEN
-        assert await it.state(id) is State.HELD
+        assert await it.state(id) is MessageState.HELD
 
 
 async def test_what_is_committed_after_delivery_has_ended_waits_for_the_next_start(autojump_clock: object) -> None:
@@ -53,4 +53,4 @@ async def test_what_is_committed_after_delivery_has_ended_waits_for_the_next_sta
     assert len(it.requests) == 1
     async with it.gateway():
         await settle()
-        assert await it.state(id_text(late.message.id)) is State.DELIVERED
+        assert await it.state(id_text(late.message.id)) is MessageState.DELIVERED

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from holdfast.core.message import Kind, State
+from holdfast.core.message import AttemptKind, MessageState
 from tests.sim.stores import embedded_only, long_on_postgres, on_each_store
 from tests.sim.world import HOST, NO_TRIPS, SPAN, hang, settle, slow, until, world
 from tests.support.repetitions import amount
@@ -200,8 +200,8 @@ async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_s
         lane = it.lanes.find(HOST)
         assert lane is not None and len(lane.known) < 200
         await it.sleep_to(1_100)
-        assert await it.states(ids) == {State.DELIVERED: 1_000}
-        assert {(await it.story(id)).attempts[-1].kind for id in ids} == {Kind.FIRST}
+        assert await it.states(ids) == {MessageState.DELIVERED: 1_000}
+        assert {(await it.story(id)).attempts[-1].kind for id in ids} == {AttemptKind.FIRST}
 
 
 @embedded_only("a replica looks at what it has in memory with every beat, whatever the time between retries")

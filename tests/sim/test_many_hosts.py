@@ -2,8 +2,8 @@
 
 They have their share of places and memory, and a host that answers does not notice them.
 
-The embedded store only: the rules are the board's and the memory budget's, and thousands of claims on a real server
-take long.
+The embedded store only: the rules are the start order's and the memory budget's, and thousands of claims on a real
+server take long.
 """
 
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from holdfast.core.memory import DELIVERING
-from holdfast.core.message import Kind, State
+from holdfast.core.budget import DELIVERING_BYTES
+from holdfast.core.message import AttemptKind, MessageState
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.work import Group
 from holdfast.store.writer_thread import Turn
@@ -44,7 +44,7 @@ async def memory_watched(it: World) -> AsyncIterator[None]:
 
     async def watch() -> None:
         while True:
-            assert it.lanes.memory.used <= DELIVERING + 8 * ONE_BODY
+            assert it.lanes.memory.used <= DELIVERING_BYTES + 8 * ONE_BODY
             await trio.sleep(0.5)
 
     async with trio.open_nursery() as nursery:
@@ -80,7 +80,10 @@ async def test_thousands_of_hanging_names_do_not_delay_a_retry_or_a_probe_of_a_h
         it.scripts[HOST] = 200
         await it.accept_for(hosts(MANY))
         await it.sleep_to(700)
-        assert [attempt.kind for attempt in (await it.story(retried)).attempts] == [Kind.FIRST, Kind.RETRY]
+        assert [attempt.kind for attempt in (await it.story(retried)).attempts] == [
+            AttemptKind.FIRST,
+            AttemptKind.RETRY,
+        ]
     assert it.times(retried) == [0, 84.8]
     assert it.times(host=HOST)[3] == 600
 
@@ -124,7 +127,7 @@ async def test_messages_that_waited_for_their_address_are_delivered_in_order_onc
         await it.sleep_to(1)
         it.scripts.clear()
         await it.sleep_to(120)
-        assert await it.states(ids) == {State.DELIVERED: 600}
+        assert await it.states(ids) == {MessageState.DELIVERED: 600}
         for number, host in enumerate(hosts(200)):
             assert list(dict.fromkeys(it.ids(host))) == ids[number::200]
 
@@ -163,7 +166,7 @@ async def test_a_fresh_message_to_a_held_host_starts_when_the_hold_ends(autojump
         await it.sleep_to(100)
         assert it.lanes.memory.used == 0
         await it.sleep_to(210)
-        assert await it.states(ids) == {State.DELIVERED: 300}
+        assert await it.states(ids) == {MessageState.DELIVERED: 300}
         assert [id for id in it.ids() if id in ids] == ids
     assert it.times()[1] == 200
 

@@ -2,8 +2,8 @@
 
 import trio
 
+from holdfast.core.budget import MESSAGE_OVERHEAD
 from holdfast.core.circuit import CircuitState
-from holdfast.core.memory import MESSAGE_OVERHEAD
 from tests.sim.stores import long_on_postgres, on_each_store
 from tests.sim.world import DAY, HOST, HOUR, TRIPS_AT_3, World, slow, world
 from tests.support.repetitions import amount

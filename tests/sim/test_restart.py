@@ -5,7 +5,7 @@ import trio
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, EgressDenied
-from holdfast.core.message import ErrorKind, Fault, Kind, State
+from holdfast.core.message import AttemptKind, ErrorKind, Fault, MessageState
 from tests.sim.stores import on_each_store
 from tests.sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, hang, settle, slow, until, world
 
@@ -156,7 +156,7 @@ async def test_a_message_in_flight_at_shutdown_is_interrupted_and_due_at_the_nex
         await it.sleep_to(200)
     interrupted, failed = story.attempts
     assert (interrupted.error, interrupted.fault) == (ErrorKind.INTERRUPTED, Fault.HERE)
-    assert interrupted.kind is failed.kind is Kind.FIRST
+    assert interrupted.kind is failed.kind is AttemptKind.FIRST
     assert it.times() == [0, 20, 104.8], "its first retry comes 84.8 s after its first real failure"
 
 
@@ -186,7 +186,7 @@ async def test_what_only_waited_at_shutdown_is_not_recorded_as_tried(autojump_cl
     it.scripts[HOST] = 200
     async with it.gateway():
         await it.sleep_to(20)
-        assert await it.states(ids) == {State.DELIVERED: 50}
+        assert await it.states(ids) == {MessageState.DELIVERED: 50}
         assert [id for id in ids if len((await it.story(id)).attempts) > 1] == ids[:2]
 
 
@@ -217,7 +217,7 @@ async def test_a_lost_outcome_leads_to_a_repeat_never_to_a_loss(autojump_clock: 
         await trio.sleep(1)  # Deliveries that change nothing else are recorded together.
         story = await it.story(id)
         assert [attempt.number for attempt in story.attempts] == [1], "the lost one used no number"
-        assert story.state is (State.DELIVERED if status == 200 else State.RETRYING)
+        assert story.state is (MessageState.DELIVERED if status == 200 else MessageState.RETRYING)
 
 
 async def test_a_lost_trip_is_made_again(autojump_clock: object) -> None:
@@ -247,7 +247,7 @@ async def test_a_crash_with_attempts_under_way_leaves_no_trace_of_them(autojump_
         assert not [id for id in ids if (await it.story(id)).attempts]
         it.scripts[HOST] = 200
         await trio.sleep(3_600)
-        assert await it.states(ids) == {State.DELIVERED: 300}
+        assert await it.states(ids) == {MessageState.DELIVERED: 300}
 
 
 async def test_a_success_counted_after_the_circuit_was_last_written_survives(autojump_clock: object) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 from tests.sim.stores import long_on_postgres, on_each_store
 from tests.sim.world import DAY, HOST, HOUR, World, raw_id, settle, world
 
@@ -38,7 +38,7 @@ async def test_dead_letters_are_gone_after_30_days(autojump_clock: object) -> No
     async with it.gateway():
         ids = await it.accept_many(50)
         await it.sleep_to(30 * DAY - 1)
-        assert await it.states(ids) == {State.DEAD: 50}
+        assert await it.states(ids) == {MessageState.DEAD: 50}
         await it.sleep_to(30 * DAY + 5)
         assert not [id for id in ids if await is_there(it, id)]
         assert (await it.ledger.statistics()).dead == 0
@@ -94,7 +94,7 @@ async def test_an_enabled_circuit_with_nothing_waiting_and_no_attempt_for_7_days
         assert not await is_known(it)
         id = await it.accept()
         await trio.sleep(1)
-        assert await it.state(id) is State.DELIVERED
+        assert await it.state(id) is MessageState.DELIVERED
 
 
 async def test_a_circuit_with_traffic_is_not_forgotten(autojump_clock: object) -> None:
@@ -118,7 +118,7 @@ async def test_a_circuit_with_something_waiting_is_not_forgotten(autojump_clock:
         await it.sleep_to(19 * DAY)
         assert await is_known(it)
         await it.sleep_to(20 * DAY + 1)
-        assert await it.state(id) is State.DELIVERED
+        assert await it.state(id) is MessageState.DELIVERED
 
 
 @long_on_postgres
@@ -139,4 +139,4 @@ async def test_a_message_that_comes_while_its_circuit_is_forgotten_is_delivered(
         await it.sleep_to(7 * DAY)
         ids = [await it.accept(), await it.accept(delay=10)]
         await trio.sleep(20)
-        assert await it.states(ids) == {State.DELIVERED: 2}
+        assert await it.states(ids) == {MessageState.DELIVERED: 2}

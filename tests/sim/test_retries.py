@@ -7,7 +7,7 @@ import trio
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import EgressDenied, NameNotResolved
-from holdfast.core.message import DeadReason, Fault, Kind, State
+from holdfast.core.message import AttemptKind, DeadReason, Fault, MessageState
 from holdfast.http.errors import ConnectError
 from tests.sim.stores import on_each_store
 from tests.sim.world import DAY, HOST, NO_TRIPS, asks_for, date_at, hang, slow, until, world
@@ -25,10 +25,10 @@ async def test_always_503_is_tried_on_schedule_and_then_dead(autojump_clock: obj
         await trio.sleep(200_000)
         assert it.times() == SCHEDULE
         story = await it.story(id)
-    assert story.state is State.DEAD
+    assert story.state is MessageState.DEAD
     assert story.dead_reason is DeadReason.EXHAUSTED
     assert [attempt.number for attempt in story.attempts] == list(range(1, 13))
-    assert [attempt.kind for attempt in story.attempts] == [Kind.FIRST] + [Kind.RETRY] * 11
+    assert [attempt.kind for attempt in story.attempts] == [AttemptKind.FIRST] + [AttemptKind.RETRY] * 11
     assert all(attempt.status == 503 for attempt in story.attempts)
 
 
@@ -40,7 +40,7 @@ async def test_recovery_delivers_at_that_attempt_and_never_again(autojump_clock:
     async with it.gateway():
         id = await it.accept()
         await it.sleep_to(moment + 1)
-        assert await it.state(id) is State.DELIVERED
+        assert await it.state(id) is MessageState.DELIVERED
         await it.sleep_to(400_000)
     assert it.times() == SCHEDULE[: recovers_at + 1]
 
@@ -139,11 +139,11 @@ async def test_a_delay_holds_the_first_attempt_back_and_the_schedule_counts_from
     async with it.gateway():
         id = await it.accept(delay=30)
         await it.sleep_to(29.999)
-        assert await it.state(id) is State.QUEUED
+        assert await it.state(id) is MessageState.QUEUED
         await it.sleep_to(120)
         story = await it.story(id)
     assert it.times() == [30, 114.8]
-    assert [attempt.kind for attempt in story.attempts] == [Kind.FIRST, Kind.RETRY]
+    assert [attempt.kind for attempt in story.attempts] == [AttemptKind.FIRST, AttemptKind.RETRY]
 
 
 HERE = [
@@ -191,4 +191,4 @@ async def test_an_answer_after_the_deadline_is_a_failure_and_one_before_it_is_no
         id = await it.accept()
         await it.sleep_to(200)
         assert it.times() == [0, 114.8]
-        assert await it.state(id) is State.DELIVERED
+        assert await it.state(id) is MessageState.DELIVERED

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 from tests.sim.stores import on_each_store
 from tests.sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, settle, slow, until, world
 
@@ -27,8 +27,8 @@ async def test_one_urls_circuit_trips_and_the_others_does_not(autojump_clock: ob
         await it.sleep_to(650)
         assert await it.circuit_state(ONE) is CircuitState.DISABLED
         assert await it.circuit_state(TWO) is CircuitState.ENABLED
-        assert await it.state(other) is State.DELIVERED
-        assert await it.state(waits) is State.HELD
+        assert await it.state(other) is MessageState.DELIVERED
+        assert await it.state(waits) is MessageState.HELD
     assert [request.at for request in it.requests if request.path == "/one"] == [0, 0, 0, 600]
 
 

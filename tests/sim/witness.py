@@ -12,9 +12,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from holdfast.config import Config
-from holdfast.core.board import Start
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import MessageId, id_text
+from holdfast.core.start_order import Start
 from holdfast.http.errors import ConnectError
 from tests.sim.model import DELIVERED, DISABLED, DROPPED, ENABLED, FROZEN, MOMENT, CircuitModel, HostModel, MessageModel
 from tests.sim.receivers import HERE_ERRNO
@@ -185,14 +185,14 @@ class Witness:
                 message.failed(now, self.config.retry, wish, self.drawn)
         self.compare(start.lane, f"after {kind} of {id}")
 
-    def _count(self, circuit: CircuitModel, host: HostModel, now: int, ok: bool, spell: int, kind: str) -> None:
-        before = circuit.now.spell
-        circuit.ended(now, ok, self.config.circuit, spell=spell, probe=kind == PROBE)
+    def _count(self, circuit: CircuitModel, host: HostModel, now: int, ok: bool, generation: int, kind: str) -> None:
+        before = circuit.now.generation
+        circuit.ended(now, ok, self.config.circuit, generation=generation, probe=kind == PROBE)
         if ok:
             host.succeeded()
         else:
             host.failed()
-        if circuit.now.spell != before:
+        if circuit.now.generation != before:
             self.note(f"circuit {circuit.key} {circuit.now.state} {circuit.now.reason}")
             if circuit.now.state == ENABLED:
                 host.slow_start()

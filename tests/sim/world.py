@@ -13,12 +13,12 @@ import trio.testing
 
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
-from holdfast.core.board import attempts_per_address
 from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed
-from holdfast.core.message import Message, MessageId, State, id_text, parse_id
+from holdfast.core.message import Message, MessageId, MessageState, id_text, parse_id
+from holdfast.core.start_order import attempts_per_address
 from holdfast.core.store_rules import StoreRules
-from holdfast.core.tally import Tally
 from holdfast.delivery.lanes import LaneCache
 from holdfast.delivery.service import Delivery
 from holdfast.events import News
@@ -158,9 +158,9 @@ class World:
         """Put a gateway together that has not begun to run."""
         self.started_at = self.clock.now()
         self.ledger = self.make_store()
-        self.news, self.tally = News(self.clock), Tally()
+        self.news, self.counters = News(self.clock), Counters()
         self.delivery = Delivery(
-            *(self.config, self.ledger, self, self.clock, self.chance, self.started_at, self.news, self.tally),
+            *(self.config, self.ledger, self, self.clock, self.chance, self.started_at, self.news, self.counters),
             shared=self.shared,
         )
         self.dispatcher = self.delivery.dispatcher
@@ -290,10 +290,10 @@ class World:
         assert story is not None
         return story
 
-    async def state(self, id: str) -> State:
+    async def state(self, id: str) -> MessageState:
         return (await self.story(id)).state
 
-    async def states(self, ids: list[str]) -> Counter[State]:
+    async def states(self, ids: list[str]) -> Counter[MessageState]:
         return Counter([await self.state(id) for id in ids])
 
     async def circuit(self, key: str = HOST) -> Circuit:

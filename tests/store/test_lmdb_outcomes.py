@@ -7,7 +7,7 @@ import trio
 from pytest import mark
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import Attempt, Entry, Fault, Kind, Place, Standing
+from holdfast.core.message import Attempt, AttemptKind, Entry, Fault, Place, Standing
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.port import Accept, Accepted, Deliver, EvictLanes, Fail, Operation, Purge
 from tests.contract.builders import EVER, NOW, RULES, Desk, lane_of, retry_at, success
@@ -46,7 +46,9 @@ async def in_groups(desk: Desk, operations: list[Operation]) -> None:
 
 async def fail_all(desk: Desk, entries: list[Entry], number: int) -> list[Entry]:
     """One more failed attempt of each message, as large as an attempt can be."""
-    made = Attempt(number, Kind.RETRY, NOW, 30_000, "[2001:db8::1]:443", 503, None, "x" * 2_000, Fault.HOST, ANSWER)
+    made = Attempt(
+        number, AttemptKind.RETRY, NOW, 30_000, "[2001:db8::1]:443", 503, None, "x" * 2_000, Fault.HOST, ANSWER
+    )
     due = NOW + number * 1_000_000
     await in_groups(desk, [Fail(entry, made, retry_at(number, due), lane_of(entry)) for entry in entries])
     after = Place(Standing.RETRY, 0, due, number, number)

@@ -7,8 +7,8 @@ from typing import Any
 import trio
 from pytest import fixture, mark, raises
 
-from holdfast.core.errors import StoreAway
-from holdfast.core.message import Place, Standing, State
+from holdfast.core.errors import StoreUnreachable
+from holdfast.core.message import MessageState, Place, Standing
 from holdfast.store.moving import PAGE, Moved, Mover, Moving
 from holdfast.store.port import Accept, Accepted, Deliver, DropMessages, Duplicate, Fail, MessageFilter
 from tests.contract import consistency_postgres as consistency
@@ -17,7 +17,12 @@ from tests.store.fleets import Replica, every, fleet, ids_in, keyed, sidecar
 from tests.store.populated import build
 
 OTHER = "other:443"
-STATES = {"active": State.QUEUED, "waiting": State.QUEUED, "retry": State.RETRYING, "dead": State.DEAD}
+STATES = {
+    "active": MessageState.QUEUED,
+    "waiting": MessageState.QUEUED,
+    "retry": MessageState.RETRYING,
+    "dead": MessageState.DEAD,
+}
 
 
 @fixture
@@ -102,14 +107,14 @@ class Cut:
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         await self._store.take_in(page)
-        raise StoreAway("cut off")
+        raise StoreUnreachable("cut off")
 
 
 async def test_what_was_taken_and_not_forgotten_is_known_the_second_time(populated: Path, database: str) -> None:
     clock = HandClock()
     async with sidecar(populated, clock) as desk, fleet(database, clock) as store:
         before = await every(desk)
-        with raises(StoreAway):
+        with raises(StoreUnreachable):
             await Mover(desk.ledger, Cut(store).take_in).run(Moved())
         assert await every(desk) == before
         moved = await move(desk, store)
@@ -124,7 +129,7 @@ async def test_what_came_to_its_end_there_is_not_taken_again(tmp_path: Path, dat
     clock = HandClock()
     async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
         await desk.accept()
-        with raises(StoreAway):
+        with raises(StoreUnreachable):
             await Mover(desk.ledger, Cut(store).take_in).run(Moved())
         [entry] = await store.given(HOST, 1)
         if end == "delivered":

@@ -12,9 +12,9 @@ from holdfast.cli.gateway import Document, Gateway, segment
 from holdfast.cli.parsing import Parser, name, positive
 from holdfast.cli.progress import bar_wanted
 from holdfast.cli.text import clean
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 
-_DROPPABLE = (State.QUEUED, State.RETRYING, State.HELD, State.DEAD)
+_DROPPABLE = (MessageState.QUEUED, MessageState.RETRYING, MessageState.HELD, MessageState.DEAD)
 _FILTERS = ("host", "before", "state")
 
 
@@ -27,7 +27,7 @@ def render_retry(answer: Document) -> str:
     message = answer["message"]
     what = "has a new life, with all of its retries" if answer["result"] == "replayed" else "is due now"
     # Due or not, a circuit that is not enabled lets nothing through.
-    but = f", but: {message['why']}" if message["state"] == State.HELD else ""
+    but = f", but: {message['why']}" if message["state"] == MessageState.HELD else ""
     return f"{message['id']} {what}{but}"
 
 
@@ -71,7 +71,7 @@ def filter_of(options: argparse.Namespace, now: datetime) -> dict[str, str]:
 
 def _total(gateway: Gateway, options: argparse.Namespace) -> int | None:
     """How many it will be, where that is known beforehand and anyone looks."""
-    if not bar_wanted() or options.before is not None or options.state not in (None, State.DEAD):
+    if not bar_wanted() or options.before is not None or options.state not in (None, MessageState.DEAD):
         return None
     try:
         there = gateway.get(f"/v1/circuits/{segment(options.host)}" if options.host else "/v1/status")

@@ -12,7 +12,7 @@ from holdfast.cli.parsing import Parser, add_action, add_control, command_parser
 from holdfast.cli.settings import control_socket
 from holdfast.cli.text import Table, clean, colour_wanted, facts, human_size, painted, shortened
 from holdfast.cli.times import absolute, parse_moment, relative, took
-from holdfast.core.message import State
+from holdfast.core.message import MessageState
 
 _HEADINGS = ("ID", "STATE", "ACCEPTED", "RETRIES", "NEXT", "HOST")
 _ATTEMPT_HEADINGS = ("#", "KIND", "AT", "TOOK", "RESULT", "FAULT", "ADDRESS", "DETAIL")
@@ -34,7 +34,7 @@ def _parser() -> Parser:
     parser = command_parser("messages")
     words = parser.add_subparsers(required=True, metavar="list|show|retry|drop")
     listing = add_action(words, "list", "list messages", "holdfast messages list --state dead --limit 20")
-    listing.add_argument("--state", choices=[state.value for state in State], help="only those in this state")
+    listing.add_argument("--state", choices=[state.value for state in MessageState], help="only those in this state")
     listing.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
     listing.add_argument("--limit", metavar="N", type=positive, help="at most this many (default: all)")
     showing = add_action(
@@ -105,7 +105,7 @@ def row(message: Document, now: datetime) -> list[str]:
 
 def _next(message: Document, now: datetime) -> str:
     # A held message keeps its due time, but that is not when it goes out.
-    return "circuit" if message["state"] == State.HELD else relative(message["next_attempt_at"], now)
+    return "circuit" if message["state"] == MessageState.HELD else relative(message["next_attempt_at"], now)
 
 
 def render(message: Document, now: datetime, colour: bool = False) -> list[str]:
@@ -166,16 +166,16 @@ def _detail(attempt: Document) -> str:
 def upcoming(message: Document, now: datetime) -> str:
     """What comes next for this message, by its state."""
     state, due = message["state"], message["next_attempt_at"]
-    if state == State.DELIVERED:
+    if state == MessageState.DELIVERED:
         return "nothing, it was delivered"
-    if state == State.DEAD:
+    if state == MessageState.DEAD:
         why = _DEAD_REASONS.get(message["dead_reason"], message["dead_reason"])
         return f"nothing, {why}; holdfast messages retry {message['id']} gives it a new life"
-    if state == State.IN_FLIGHT:
+    if state == MessageState.IN_FLIGHT:
         return "an attempt is under way"
-    if state == State.HELD:
+    if state == MessageState.HELD:
         return f"it waits for its circuit, see: holdfast circuits {message['host']}"
-    which = f"retry {message['retry'] + 1}" if state == State.RETRYING else "the first attempt"
+    which = f"retry {message['retry'] + 1}" if state == MessageState.RETRYING else "the first attempt"
     if due is None:
         return f"{which}, as soon as its host has room"
     return f"{which} {relative(due, now)}" if parse_moment(due) > now else f"{which}, due {relative(due, now)}"

@@ -10,7 +10,7 @@ from holdfast.cli.failure import MISUSED, UNUSABLE, Failure
 from holdfast.cli.parsing import add_config, add_json, command_parser
 from holdfast.cli.settings import load_config
 from holdfast.config import ConfigError, DatabaseUrl
-from holdfast.core.errors import StoreAway, StoreUnusable
+from holdfast.core.errors import StoreUnreachable, StoreUnusable
 from holdfast.process.credentials import judge_database
 
 
@@ -43,5 +43,5 @@ def _migrate(url: DatabaseUrl) -> tuple[int, int]:
         raise Failure(*map(str, error.faults), status=MISUSED) from error
     except StoreUnusable as error:
         raise Failure(str(error), status=UNUSABLE) from error
-    except StoreAway as error:
+    except StoreUnreachable as error:
         raise Failure(str(error)) from error

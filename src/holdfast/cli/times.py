@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.core.times import rfc3339
+from holdfast.core.message import rfc3339
 
 NEVER = "-"
 

@@ -11,6 +11,8 @@ So a host that answers always finds room, whatever the others do.
 
 from enum import IntEnum
 
+from holdfast.core.message import Message
+
 
 class HostClass(IntEnum):
     """What the last attempt to a host says about it. An answer is an answer, whatever its status."""
@@ -61,3 +63,19 @@ class Budget:
         """`host_class` is the one that it was taken for, whatever the host has become since."""
         self.used -= amount
         self._used_by[host_class] -= amount
+
+
+BUDGET = 64 << 20
+RECEIVING_BYTES = BUDGET * 3 // 8
+"""Bodies that clients are sending."""
+DELIVERING_BYTES = BUDGET - RECEIVING_BYTES
+"""Messages read ahead of their turn, in flight, or with an outcome that is not on disk yet."""
+
+MESSAGE_OVERHEAD = 2048
+"""What a message takes besides its bytes: its objects, and those of its lane."""
+
+
+def weight_of(message: Message) -> int:
+    """What a message counts for while it is in memory."""
+    head = sum(len(name) + len(value) for name, value in message.headers)
+    return MESSAGE_OVERHEAD + len(message.body) + len(message.path) + head

@@ -147,7 +147,7 @@ class Window:
 
 @dataclass(slots=True)
 class Circuit:
-    """State and counters. `spell` numbers the changes of state within a run:
+    """State and counters. `generation` numbers the changes of state within a run:
 
     an attempt remembers the one it began in.
     """
@@ -164,7 +164,7 @@ class Circuit:
     enabled_at: int = 0
     next_probe_at: int | None = None
     probed: bytes | None = None
-    spell: int = 0
+    generation: int = 0
 
     @classmethod
     def new(cls, now: int) -> Self:
@@ -172,7 +172,7 @@ class Circuit:
         return cls(since=now, enabled_at=now)
 
     def begin(self, rules: CircuitRules, now: int, *, probe: bool) -> int:
-        """An attempt starts; returns the spell that its outcome has to name."""
+        """An attempt starts; returns the generation that its outcome has to name."""
         if self.first_attempt_at is None:
             self.first_attempt_at = now
         if self.silent_since is None:
@@ -180,21 +180,21 @@ class Circuit:
         self.last_attempt_at = now
         if probe:
             self.next_probe_at = now + rules.probe_every
-        return self.spell
+        return self.generation
 
-    def succeeded(self, rules: CircuitRules, now: int, *, spell: int, probe: bool) -> Change | None:
+    def succeeded(self, rules: CircuitRules, now: int, *, generation: int, probe: bool) -> Change | None:
         self.consecutive_failures = 0
         self.last_success_at = self.silent_since = now
         self.window.add(now, _width(rules), failed=False)
-        if probe and spell == self.spell and self.state is CircuitState.DISABLED:
+        if probe and generation == self.generation and self.state is CircuitState.DISABLED:
             return self._apply(Event.PROBE_SUCCEEDED, rules, now)
         return None
 
-    def failed(self, rules: CircuitRules, now: int, *, spell: int) -> Change | None:
+    def failed(self, rules: CircuitRules, now: int, *, generation: int) -> Change | None:
         """Count a failure of the host's; this side's failures never get here."""
         self.consecutive_failures += 1
         self.window.add(now, _width(rules), failed=True)
-        if spell != self.spell:
+        if generation != self.generation:
             return None
         event = self._rule_broken(rules, now)
         return self._apply(event, rules, now) if event else None
@@ -243,7 +243,7 @@ class Circuit:
         before = self.state
         self.state, self.reason = TRANSITIONS[before][event]
         self.since = now
-        self.spell += 1
+        self.generation += 1
         self.probed = None
         self.next_probe_at = now + rules.probe_every if self.state is CircuitState.DISABLED else None
         if self.state is CircuitState.ENABLED:

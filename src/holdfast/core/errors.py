@@ -4,7 +4,7 @@
     +-- StoreError
     |   +-- StoreUnusable   the store can't be opened here (exit 3)
     |   |   +-- StoreInUse  another process has it
-    |   +-- StoreAway       the database can't be reached now; it may come back (503)
+    |   +-- StoreUnreachable       the database can't be reached now; it may come back (503)
     |   |   +-- RowsLocked  someone else has locked what was to be written; nothing was
     |   +-- Fenced          this replica does not own what it writes to any more; nothing was written
     |   +-- StoreFull       no room for this message (507)
@@ -36,11 +36,11 @@ class StoreInUse(StoreUnusable):
     """Another process has the store open."""
 
 
-class StoreAway(StoreError):
+class StoreUnreachable(StoreError):
     """The database can't be reached, or does not take writes. What was asked may or may not have been done."""
 
 
-class RowsLocked(StoreAway):
+class RowsLocked(StoreUnreachable):
     """Another session has locked rows of the database for longer than is waited for them. Nothing was written."""
 
 

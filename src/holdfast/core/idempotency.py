@@ -9,7 +9,7 @@ _SIZE = 16
 
 def key_digest(key: bytes, method: str, url: str, route: str | None) -> bytes:
     """The same URL by a route is another scope: what a route adds, such as a signature, would be missing."""
-    # No part but the key has a space in it. Methods are in capitals, so "route" and the "handoff" of core/handoff.py
+    # No part but the key has a space in it. Methods are in capitals, so "route" and "handoff" (see `handoff_digest`)
     # are none: neither the parts nor the three kinds can run into each other.
     scope = f"{method} {url} " if route is None else f"route {route} {method} {url} "
     return blake2b(scope.encode("ascii") + key, digest_size=_SIZE).digest()

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from holdfast.core.budget import HostClass, class_of
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
-from holdfast.core.message import Entry, Kind, MessageId, Standing
+from holdfast.core.message import AttemptKind, Entry, MessageId, Standing
 from holdfast.core.schedule import RetryRules, expires_at
 
 LOW_WATER = 32
@@ -45,11 +45,11 @@ class Host:
     address_wait_until: int = 0
     postponed_until: int = 0
     answers: bool | None = None
-    last_kind: Kind = Kind.RETRY
+    last_kind: AttemptKind = AttemptKind.RETRY
     lanes: int = 0
     known: bool = False
-    ready: dict[Kind, dict["Lane", None]] = field(
-        default_factory=lambda: {Kind.FIRST: {}, Kind.RETRY: {}, Kind.PROBE: {}}
+    ready: dict[AttemptKind, dict["Lane", None]] = field(
+        default_factory=lambda: {AttemptKind.FIRST: {}, AttemptKind.RETRY: {}, AttemptKind.PROBE: {}}
     )
     reads: set["Lane"] = field(default_factory=set)
     _heads: list[tuple[bytes, str, "Lane"]] = field(default_factory=list)
@@ -81,11 +81,11 @@ class Host:
         if self.limit < self.per_host:
             self.slow_start()
 
-    def has_room(self, kind: Kind) -> bool:
+    def has_room(self, kind: AttemptKind) -> bool:
         """Retries hold at most half of `per_host`, so that fresh messages always find a place."""
         if self.in_flight >= self.limit:
             return False
-        return kind is not Kind.RETRY or self.retries_in_flight < max(1, self.per_host // 2)
+        return kind is not AttemptKind.RETRY or self.retries_in_flight < max(1, self.per_host // 2)
 
     def quiet_until(self) -> float:
         quiet: float = self.hold_until if self.hold_until > self.next_slot else self.next_slot
@@ -113,10 +113,10 @@ class Host:
             lane.listed_head = head
             heappush(self._heads, (head, lane.key, lane))
 
-    def next_lane(self, kind: Kind) -> "Lane":
+    def next_lane(self, kind: AttemptKind) -> "Lane":
         """The lane that the next attempt of a kind is for: of fresh messages the oldest, else the lanes take turns."""
         ready = self.ready[kind]
-        lane = self._oldest_head() if kind is Kind.FIRST and len(ready) > 1 else None
+        lane = self._oldest_head() if kind is AttemptKind.FIRST and len(ready) > 1 else None
         if lane is None:
             lane = next(iter(ready))
             del ready[lane]
@@ -125,7 +125,7 @@ class Host:
 
     def _oldest_head(self) -> "Lane | None":
         """The lane whose next message is the oldest, if lanes of this host were listed."""
-        ready = self.ready[Kind.FIRST]
+        ready = self.ready[AttemptKind.FIRST]
         while self._heads:
             head, _, lane = self._heads[0]
             if lane in ready and position(lane.fresh[0]) == head:
@@ -144,16 +144,16 @@ class Host:
         lane = self._oldest_head()
         return lane is not None and position(lane.fresh[0]) >= min(other.unread_from for other in self.reads)
 
-    def started(self, kind: Kind, now: int) -> None:
+    def started(self, kind: AttemptKind, now: int) -> None:
         self.in_flight += 1
-        self.retries_in_flight += kind is Kind.RETRY
+        self.retries_in_flight += kind is AttemptKind.RETRY
         self.next_slot = max(float(now), self.next_slot) + self.interval if self.interval else 0.0
-        if kind is not Kind.PROBE:
+        if kind is not AttemptKind.PROBE:
             self.last_kind = kind
 
-    def ended(self, kind: Kind) -> None:
+    def ended(self, kind: AttemptKind) -> None:
         self.in_flight -= 1
-        self.retries_in_flight -= kind is Kind.RETRY
+        self.retries_in_flight -= kind is AttemptKind.RETRY
 
 
 @dataclass(slots=True, eq=False)
@@ -307,7 +307,7 @@ def position(entry: Entry) -> bytes:
 
 
 def next_probe(probed: bytes | None, oldest: Callable[[bytes | None], Iterable[Entry | None]]) -> Entry | None:
-    """The oldest that was not probed in this spell, else the oldest of all. `oldest` tells the first one of each queue,
+    """The oldest that was not probed in this state, else the oldest of all. `oldest` tells the first one of each queue,
     or of those after a position.
     """
     for after in (probed, None) if probed else (None,):

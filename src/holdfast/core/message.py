@@ -6,6 +6,7 @@ beside it; so expiring or replaying a million messages rewrites none of them.
 
 import hashlib
 import re
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ _ID = re.compile(ID_PREFIX + "[0-9a-f]{32}")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """What an operator is told. `IN_FLIGHT` and `HELD` are seen by whoever runs the lanes, the others on disk."""
 
     QUEUED = "queued"
@@ -36,7 +37,7 @@ class DeadReason(StrEnum):
     EXPIRED = "expired"
 
 
-class Kind(StrEnum):
+class AttemptKind(StrEnum):
     """Why an attempt is made. A probe uses up no retry number and moves no due time."""
 
     FIRST = "first"
@@ -132,7 +133,7 @@ class Attempt(NamedTuple):
     """One try that ended: times in milliseconds, `answer` the first bytes of the receiver's body."""
 
     number: int
-    kind: Kind
+    kind: AttemptKind
     at: int
     duration: int
     address: str | None = None
@@ -187,3 +188,8 @@ def id_text(id: MessageId) -> str:
 def parse_id(text: str) -> MessageId | None:
     """The id that `text` spells, or None: an unknown id and a misspelled one are the same to whoever asks."""
     return bytes.fromhex(text[len(ID_PREFIX) :]) if _ID.fullmatch(text) else None
+
+
+def rfc3339(ms: int) -> str:
+    text = datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{ms % 1000:03d}Z"

@@ -41,7 +41,7 @@ def shard_of(host: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def shared_out(replicas: frozenset[int]) -> Mapping[int, int]:
+def owners_of_shards(replicas: frozenset[int]) -> Mapping[int, int]:
     """The replica that each shard belongs to while these are alive."""
     return {shard: max(replicas, key=lambda replica: _score(shard, replica)) for shard in range(SHARDS) if replicas}
 
@@ -50,7 +50,7 @@ def _score(shard: int, replica: int) -> bytes:
     return blake2b(shard.to_bytes(2, "big") + replica.to_bytes(8, "big"), digest_size=8).digest()
 
 
-class Lives:
+class Liveness:
     """Which replicas are dead: those whose last renewal has been the same for a lease, while this one looked.
 
     Nobody's clock has a say in it, only durations: an answer that comes late makes others live longer, never shorter.

@@ -3,11 +3,13 @@
 A store takes messages up to the watermark, and of each host up to its share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import Message
+from holdfast.core.message import Attempt, Message
+from holdfast.core.outcome import ANSWER_KEPT
 from holdfast.core.schedule import RetryRules
 
 WATERMARK = 0.9
@@ -42,3 +44,52 @@ def refusal(message: Message, *, is_full: bool, held: int, share: float) -> Stor
         text = f"waiting and dead messages of {message.host} hold their whole share of the store"
         return StoreFull(text, host=message.host)
     return None
+
+
+LAST_KEPT = 15
+"""Attempts that are kept besides the first one. Without probes and replays the default schedule makes twelve in all."""
+LAST_ANSWERS_KEPT = 2
+DETAIL_KEPT = 144
+ADDRESS_KEPT = 56
+"""Bytes of UTF-8. The log has the whole text of an error."""
+
+
+def truncated_attempt(attempt: Attempt) -> Attempt:
+    """An attempt with no field larger than it is kept."""
+    return attempt._replace(
+        address=_head(attempt.address, ADDRESS_KEPT),
+        detail=_head(attempt.detail, DETAIL_KEPT),
+        answer=None if attempt.answer is None else attempt.answer[:ANSWER_KEPT],
+    )
+
+
+def first_kept(latest: int) -> int:
+    """The first attempt besides number 1 that is still kept once attempt number `latest` is recorded."""
+    return latest - LAST_KEPT + 1
+
+
+def first_answer_kept(latest: int) -> int:
+    """The same for the receiver's answers."""
+    return latest - LAST_ANSWERS_KEPT + 1
+
+
+def is_kept(number: int, latest: int) -> bool:
+    return number == 1 or number >= first_kept(latest)
+
+
+def keeps_answer(number: int, latest: int) -> bool:
+    return number == 1 or number >= first_answer_kept(latest)
+
+
+def kept_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """What is kept of attempts that come from elsewhere: an export, or a store of an older version."""
+    latest = max((attempt.number for attempt in attempts), default=0)
+    kept = [truncated_attempt(attempt) for attempt in attempts if is_kept(attempt.number, latest)]
+    return [each if keeps_answer(each.number, latest) else each._replace(answer=None) for each in kept]
+
+
+def _head(text: str | None, limit: int) -> str | None:
+    """The first bytes of a text, without half a character at the end."""
+    if text is None or 4 * len(text) <= limit:
+        return text
+    return text.encode(errors="replace")[:limit].decode(errors="ignore")

@@ -1,6 +1,6 @@
 """Out to the receivers.
 
-dispatcher.py  carries out what the board decides: starts attempts, reads lanes, sleeps until something is due
+dispatcher.py  carries out what the start order decides: starts attempts, reads lanes, sleeps until something is due
 workers.py     the tasks that make attempts, one after another
 lanes.py       the lanes and hosts in memory: from the store when needed, back to it when quiet
 outcomes.py    what an outcome changes: circuit, limits, schedule, and the one operation that records it all

@@ -1,4 +1,4 @@
-"""Carries out what the board decides: starts attempts, reads lanes ahead of their turn, sleeps until something is
+"""Carries out what the start order decides: starts attempts, reads lanes ahead of their turn, sleeps until something is
 due.
 
 Ingest and delivery meet only in the store, plus a hint that a lane has something new. A message that was just
@@ -15,11 +15,11 @@ from typing import Any
 import trio
 
 from holdfast.clock import Clock
-from holdfast.core.board import Board, Start
 from holdfast.core.circuit import Change, CircuitState
 from holdfast.core.lane import Lane
 from holdfast.core.message import Entry, ErrorKind, Message, MessageId, Place, Standing, id_text
 from holdfast.core.outcome import Outcome, of_error
+from holdfast.core.start_order import Start, StartOrder
 from holdfast.delivery.agenda import NEVER, AgendaKeeper
 from holdfast.delivery.courier import Courier
 from holdfast.delivery.lane_reader import LaneReader
@@ -39,15 +39,21 @@ class Dispatcher:
     """
 
     def __init__(
-        self, store: Store, board: Board, lanes: LaneCache, courier: Courier, outcomes: OutcomeHandler, clock: Clock
+        self,
+        store: Store,
+        start_order: StartOrder,
+        lanes: LaneCache,
+        courier: Courier,
+        outcomes: OutcomeHandler,
+        clock: Clock,
     ) -> None:
         self._store = store
-        self._board = board
+        self._start_order = start_order
         self._lanes = lanes
         self._courier = courier
         self._outcomes = outcomes
         self._clock = clock
-        self._reader = LaneReader(store, lanes, clock, outcomes.tally, outcomes.news)
+        self._reader = LaneReader(store, lanes, clock, outcomes.counters, outcomes.news)
         self._agenda = AgendaKeeper(store, lanes)
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
@@ -117,7 +123,7 @@ class Dispatcher:
     def _seat(self, lane: Lane, now: int) -> None:
         if lane.circuit.state is not CircuitState.DISABLED:
             self._drop_probe(lane)
-        self._board.touch(lane, now)
+        self._start_order.touch(lane, now)
 
     def _look_after(self, lane: Lane, now: int) -> None:
         if lane.loading or self._lanes.find(lane.key) is not lane:
@@ -227,7 +233,7 @@ class Dispatcher:
         """Limits have changed: what they held back may start."""
         now = self._clock.now()
         for lane in list(self._lanes.live.values()):
-            self._board.touch(lane, now)
+            self._start_order.touch(lane, now)
         self._pump(now)
 
     def lane_of(self, key: str) -> Lane | None:
@@ -300,7 +306,7 @@ class Dispatcher:
 
     @property
     def attempts_in_flight(self) -> int:
-        return self._board.in_flight
+        return self._start_order.in_flight
 
     @property
     def is_quiet(self) -> bool:
@@ -308,7 +314,7 @@ class Dispatcher:
         if self.in_flight or self._reader.wanted or self._store.pending or self._agenda.has_overdue:
             return False
         now = self._clock.now()
-        return self._agenda.next_at > now and not self._board.is_pacing(now)
+        return self._agenda.next_at > now and not self._start_order.is_pacing(now)
 
     async def wait_quiet(self) -> None:
         while not self.is_quiet:
@@ -356,7 +362,7 @@ class Dispatcher:
         nursery = self._nursery
         if nursery is None or self._may_not_begin:
             return
-        while len(self._unwritten) < UNWRITTEN and (start := self._board.pick(now)) is not None:
+        while len(self._unwritten) < UNWRITTEN and (start := self._start_order.pick(now)) is not None:
             self.in_flight[start.entry.message.id] = start
             if self._free:
                 self._free.pop().take(start)
@@ -366,7 +372,7 @@ class Dispatcher:
             self._called.set()  # a host has to pause that did not when the loop lay down
 
     def _pause_ends(self) -> int:
-        moment = self._board.wake_at()
+        moment = self._start_order.wake_at()
         return NEVER if moment is None or self._may_not_begin else ceil(moment)
 
     async def _work(self, start: Start) -> None:
@@ -414,8 +420,8 @@ class Dispatcher:
         if self.in_flight.get(start.entry.message.id) is not start:
             self._outcomes.log_lost(start)
             self._lanes.release(lane, start.entry.message)
-            self._board.ended(start, now)
-            self._board.address_ended(outcome.address, now)
+            self._start_order.ended(start, now)
+            self._start_order.address_ended(outcome.address, now)
             return
         effects = self._outcomes.effects(start, outcome, began, now)
         effects.operation.done = lambda result: self._settled(start, effects, result)
@@ -426,8 +432,8 @@ class Dispatcher:
             lane.stale = True
             if not lane.enabled:
                 self._retreat(lane)
-        self._board.ended(start, now)
-        self._board.address_ended(outcome.address, now)
+        self._start_order.ended(start, now)
+        self._start_order.address_ended(outcome.address, now)
         self._pump(now)
         if not lane.loading and lane.runs_low(now) and self._reader.may_read(lane):
             # Not only when the outcome is on disk: how fast a backlog drains must not depend on the disk.
@@ -439,11 +445,11 @@ class Dispatcher:
         lane, now = start.lane, self._clock.now()
         if self.in_flight.get(start.entry.message.id) is not start:
             self._lanes.release(lane, start.entry.message)
-            self._board.ended(start, now)
+            self._start_order.ended(start, now)
             return
         del self.in_flight[start.entry.message.id]
-        self._board.put_back(start, now)
-        if busy is not None and not self._board.wait_for_address(lane.host, busy.address, now):
+        self._start_order.put_back(start, now)
+        if busy is not None and not self._start_order.wait_for_address(lane.host, busy.address, now):
             lane.woken = True  # when it leaves memory it is not to be named before its time
         if not lane.enabled:
             self._retreat(lane)
@@ -483,14 +489,14 @@ class Dispatcher:
             self._shelve(lane, shelved)
 
     def _empty(self, lane: Lane, queues: Sequence[deque[Entry]]) -> list[Entry]:
-        """Take what waits in queues of a lane out of memory, and from the board: it does not start any more."""
+        """Take what waits in queues of a lane out of memory, and from the start order: it does not start any more."""
         entries = [entry for queue in queues for entry in queue]
         for queue in queues:
             queue.clear()
         lane.read_to = b""
         for entry in entries:
             self._lanes.release(lane, entry.message)
-        self._board.touch(lane, self._clock.now())
+        self._start_order.touch(lane, self._clock.now())
         return entries
 
     def _shelve(self, lane: Lane, messages: list[Message]) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from holdfast.config import Address
 from holdfast.core.errors import EgressDenied, NameNotResolved
-from holdfast.core.handoff import write_facts
+from holdfast.core.handoff_header import write_handoff
 from holdfast.core.message import Entry, id_text, masked_lane
 from holdfast.delivery.courier import Carrier
 from holdfast.delivery.egress import ROUTE_ZONE
@@ -114,7 +114,7 @@ class HandingOver:
             f"{message.method} / HTTP/1.1\r\n".encode(),
             self._head,
             f"holdfast-target: {message.target}\r\n".encode("latin-1"),
-            f"holdfast-handoff: {write_facts(entry)}\r\n".encode(),
+            f"holdfast-handoff: {write_handoff(entry)}\r\n".encode(),
             *(b"%b: %b\r\n" % header for header in message.headers),
             b"content-length: %d\r\n\r\n" % len(message.body),
         ]

@@ -8,9 +8,9 @@ import logging
 from itertools import islice
 
 from holdfast.clock import Clock
+from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, id_text, masked_lane
-from holdfast.core.tally import Tally
 from holdfast.delivery.lanes import LaneCache
 from holdfast.events import News
 from holdfast.store.port import BATCH_BYTES, Ask, Store, View
@@ -19,11 +19,11 @@ LANES_A_READ = 64
 
 
 class LaneReader:
-    def __init__(self, store: Store, lanes: LaneCache, clock: Clock, tally: Tally, news: News) -> None:
+    def __init__(self, store: Store, lanes: LaneCache, clock: Clock, counters: Counters, news: News) -> None:
         self._store = store
         self._lanes = lanes
         self._clock = clock
-        self._tally = tally
+        self._counters = counters
         self._news = news
         self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
         self._broken: set[MessageId] = set()
@@ -180,11 +180,11 @@ class LaneReader:
         for id, fault in broken:
             if id not in self._broken:
                 self._broken.add(id)
-                self._tally.broken_records += 1
+                self._counters.broken_records += 1
                 self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)
 
     def _tell_broken(self, table: str, key: str, fault: str) -> None:
-        self._tally.broken_records += 1
+        self._counters.broken_records += 1
         self._news.tell(logging.ERROR, "record_broken", table=table, key=_shown(key), detail=fault)
 
 

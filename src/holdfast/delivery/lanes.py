@@ -8,10 +8,9 @@ comes soon; when they leave, their counters go to disk. So a waiting host costs 
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from holdfast.core.budget import Budget
+from holdfast.core.budget import DELIVERING_BYTES, Budget, weight_of
 from holdfast.core.circuit import Circuit
 from holdfast.core.lane import Host, Lane
-from holdfast.core.memory import DELIVERING, weight
 from holdfast.core.message import Message
 from holdfast.store.port import LaneRecord, SaveLane, Store
 
@@ -34,7 +33,7 @@ class LaneCache:
         self._answers: OrderedDict[str, bool] = OrderedDict()
         self._cold: OrderedDict[str, Lane] = OrderedDict()
         self.live: dict[str, Lane] = {}
-        self.memory = Budget(DELIVERING)
+        self.memory = Budget(DELIVERING_BYTES)
 
     def configure(self, *, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
         self._per_host, self._rate, self._rates = per_host, rate, rates
@@ -53,7 +52,7 @@ class LaneCache:
     def hold(self, lane: Lane, message: Message) -> None:
         """A message of this lane is in memory."""
         if message.id not in lane.known:
-            charge = lane.known[message.id] = lane.host.host_class, weight(message)
+            charge = lane.known[message.id] = lane.host.host_class, weight_of(message)
             self.memory.take(*charge)
 
     def release(self, lane: Lane, message: Message) -> None:

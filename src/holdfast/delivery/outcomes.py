@@ -8,15 +8,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core.board import Start
 from holdfast.core.circuit import Change, CircuitRules
+from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane
-from holdfast.core.message import Attempt, ErrorKind, Fault, Kind, Message, id_text, masked_lane
+from holdfast.core.message import Attempt, AttemptKind, ErrorKind, Fault, Message, id_text, masked_lane, rfc3339
 from holdfast.core.outcome import Outcome
 from holdfast.core.redaction import without_secrets
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
-from holdfast.core.tally import Tally
-from holdfast.core.times import rfc3339
+from holdfast.core.start_order import Start
 from holdfast.events import News
 from holdfast.store.port import Deliver, Fail, LaneRecord, Operation
 
@@ -30,16 +29,16 @@ class OutcomeEffects(NamedTuple):
 
 
 class EventReporter:
-    """Counts events in the tally and logs them."""
+    """Counts events in the counters and logs them."""
 
-    def __init__(self, tally: Tally, news: News) -> None:
-        self.tally = tally
+    def __init__(self, counters: Counters, news: News) -> None:
+        self.counters = counters
         self.news = news
 
     def log_accepted(self, message: Message, now: int) -> None:
         """A message that another holdfast handed over counts as accepted now, whenever it was accepted there."""
-        self.tally.accepted += 1
-        self.tally.accepted_lately.add(now)
+        self.counters.accepted += 1
+        self.counters.accepted_lately.add(now)
         if self.news.has_listeners:
             id, target = id_text(message.id), message.masked_target
             self.news.show("accepted", message=id, host=message.host, target=target, route=message.route)
@@ -47,7 +46,7 @@ class EventReporter:
     def log_change(self, lane: Lane | LaneRecord, change: Change) -> None:
         circuit = lane.circuit
         if change.reason is not None:
-            self.tally.trips[change.reason] += 1
+            self.counters.trips[change.reason] += 1
         self.news.tell(
             logging.WARNING if change.reason else logging.INFO,
             "circuit_changed",
@@ -66,9 +65,9 @@ class OutcomeHandler(EventReporter):
     """Turns outcomes into effects. `chance` returns random numbers from 0 up to 1 for the jitter."""
 
     def __init__(
-        self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], tally: Tally, news: News
+        self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], counters: Counters, news: News
     ) -> None:
-        super().__init__(tally, news)
+        super().__init__(counters, news)
         self.circuit_rules = circuit
         self._retry = retry
         self._chance = chance
@@ -90,8 +89,8 @@ class OutcomeHandler(EventReporter):
             outcome.fault,
             without_secrets(outcome.answer, start.entry.message),
         )
-        self.tally.outcomes[str(outcome.error or outcome.status)] += 1
-        self.tally.attempt_seconds.observe(attempt.duration / 1000)
+        self.counters.outcomes[str(outcome.error or outcome.status)] += 1
+        self.counters.attempt_seconds.observe(attempt.duration / 1000)
         if outcome.status is not None:
             start.lane.host.answers = True
         elif outcome.fault is Fault.HOST:
@@ -104,7 +103,9 @@ class OutcomeHandler(EventReporter):
     def _delivered(self, start: Start, attempt: Attempt, now: int) -> OutcomeEffects:
         lane = start.lane
         had_failures = lane.circuit.has_failures
-        change = lane.circuit.succeeded(self.circuit_rules, now, spell=start.spell, probe=start.kind is Kind.PROBE)
+        change = lane.circuit.succeeded(
+            self.circuit_rules, now, generation=start.generation, probe=start.kind is AttemptKind.PROBE
+        )
         lane.host.succeeded()
         if change is not None:
             lane.host.slow_start()
@@ -118,7 +119,7 @@ class OutcomeHandler(EventReporter):
         lane = start.lane
         change = None
         if outcome.fault is Fault.HOST:
-            change = lane.circuit.failed(self.circuit_rules, now, spell=start.spell)
+            change = lane.circuit.failed(self.circuit_rules, now, generation=start.generation)
             lane.host.failed()
         lane.host.hold_until = max(lane.host.hold_until, self._hold_until(outcome, now))
         step = self._step(start, outcome, now)
@@ -138,32 +139,32 @@ class OutcomeHandler(EventReporter):
 
     def _step(self, start: Start, outcome: Outcome, now: int) -> RetryAt | Dead | None:
         """The message's next step in the schedule; None if it keeps its place."""
-        if start.kind is Kind.PROBE or outcome.error is ErrorKind.INTERRUPTED:
+        if start.kind is AttemptKind.PROBE or outcome.error is ErrorKind.INTERRUPTED:
             return None
         chance = self._chance() if self._retry.jitter else 0.0
         return after_failure(self._retry, start.entry.place.retry, now, outcome.retry_after, chance)
 
     def log_lost(self, start: Start) -> None:
         """An attempt ended whose message now belongs to another replica."""
-        self.tally.fenced += 1
+        self.counters.fenced += 1
         message = start.entry.message
         self.news.tell(logging.WARNING, "outcome_fenced", message=id_text(message.id), host=message.host)
 
     def _log_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
-        self.tally.delivered += 1
-        self.tally.delivered_lately.add(now)
+        self.counters.delivered += 1
+        self.counters.delivered_lately.add(now)
         if self.news.has_listeners:
             self.news.show("delivered", **_attempt_fields(start, attempt))
 
     def _log_failure(self, start: Start, attempt: Attempt, step: RetryAt | Dead | None) -> None:
-        self.tally.failed += 1
+        self.counters.failed += 1
         fields = _attempt_fields(start, attempt)
         if isinstance(step, RetryAt):
             fields |= {"retry": step.retry, "next_attempt_at": rfc3339(step.due)}
         self.news.tell(logging.WARNING, "attempt_failed", **fields)
 
     def _log_dead(self, start: Start, attempt: Attempt, step: Dead) -> None:
-        self.tally.dead[step.reason] += 1
+        self.counters.dead[step.reason] += 1
         message = start.entry.message
         self.news.tell(
             logging.ERROR,

@@ -12,8 +12,8 @@ from holdfast import __version__
 from holdfast.clock import Clock
 from holdfast.config import Config, Route
 from holdfast.core.addresses import unmapped
-from holdfast.core.board import Board
-from holdfast.core.tally import Tally
+from holdfast.core.counters import Counters
+from holdfast.core.start_order import StartOrder
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.delivery.lanes import LaneCache
@@ -50,17 +50,17 @@ class Delivery:
         chance: Callable[[], float],
         run: int,
         news: News,
-        tally: Tally,
+        counters: Counters,
         keys: RouteKeys | None = None,
         *,
         shared: SharedStore | None = None,
     ) -> None:
         self._lanes = LaneCache(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
-        self._board = Board(config.circuit, **_budgets(config))
-        self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, tally, news)
-        self.dispatcher = Dispatcher(store, self._board, self._lanes, self._courier, self._outcomes, clock)
-        self._upkeep = Upkeep(store, self.dispatcher, clock, config, tally, news)
+        self._start_order = StartOrder(config.circuit, **_budgets(config))
+        self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, counters, news)
+        self.dispatcher = Dispatcher(store, self._start_order, self._lanes, self._courier, self._outcomes, clock)
+        self._upkeep = Upkeep(store, self.dispatcher, clock, config, counters, news)
         if shared is not None:
             self._listen_to(shared, clock)
 
@@ -87,7 +87,7 @@ class Delivery:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""
         self._lanes.configure(**_host_limits(config))
         self._courier.configure(**_terms(config, keys or RouteKeys()))
-        self._board.configure(config.circuit, **_budgets(config))
+        self._start_order.configure(config.circuit, **_budgets(config))
         self._outcomes.configure(config.circuit, config.retry)
         self._upkeep.configure(config)
         self.dispatcher.look_again()

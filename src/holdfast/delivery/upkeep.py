@@ -13,10 +13,10 @@ import trio
 from holdfast.clock import Clock, sleep_until
 from holdfast.config import Config
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CommitFailed, Fenced, StoreAway
+from holdfast.core.counters import Counters
+from holdfast.core.errors import CommitFailed, Fenced, StoreUnreachable
 from holdfast.core.lane import Lane
 from holdfast.core.message import DeadReason, MessageId, masked_lane
-from holdfast.core.tally import Tally
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.events import News
@@ -63,14 +63,14 @@ class Upkeep:
         dispatcher: Dispatcher,
         clock: Clock,
         config: Config,
-        tally: Tally,
+        counters: Counters,
         news: News,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
-        self._tally = tally
+        self._counters = counters
         self._news = news
         self._called = trio.Event()
         self.begin_grace()
@@ -160,7 +160,7 @@ class Upkeep:
 
     def _expire(self, lane: Lane, now: int) -> None:
         def expired(ids: list[MessageId]) -> None:
-            self._tally.dead[DeadReason.EXPIRED] += len(ids)
+            self._counters.dead[DeadReason.EXPIRED] += len(ids)
             if ids:
                 self._news.tell(logging.ERROR, "messages_expired", host=masked_lane(lane.key), count=len(ids))
                 self._dispatcher.revive(lane.key, lane.host.name)
@@ -176,7 +176,7 @@ class Upkeep:
         # A commit that failed ends the process: app does that, after everyone got an answer.
         with suppress(CommitFailed):
             while True:
-                with suppress(StoreAway, Fenced):
+                with suppress(StoreUnreachable, Fenced):
                     await self._run()
                 self._to_review = True
                 await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
@@ -240,7 +240,7 @@ class Upkeep:
         """Count what was removed, and look whether it is enough."""
         room = await self._store.room()
         if removed:
-            self._tally.evicted += removed
+            self._counters.evicted += removed
             self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=room.used_bytes)
         return room.is_scarce
 

@@ -2,7 +2,7 @@
 
 import trio
 
-from holdfast.core.board import Start
+from holdfast.core.start_order import Start
 
 WORKERS_KEPT = 64
 """Idle workers that wait for an attempt; further workers end after theirs."""

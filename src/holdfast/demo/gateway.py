@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from holdfast.config import Address, Config, build
-from holdfast.core.tally import Tally
+from holdfast.core.counters import Counters
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.service import Delivery
 from holdfast.demo.clock import FastClock
@@ -47,18 +47,18 @@ class Gateway:
         chance = secrets.SystemRandom().random
         self.config = config
         self.clock = clock
-        self.tally = Tally()
+        self.counters = Counters()
         self.news = News(clock)
         self.ledger = Ledger(engine, config.store_rules(run), clock, RandomBits())
         self._guard = Guard(config.egress)
         limits = config.delivery
         self._transport = plain_transport(resolve, max_answer=limits.max_answer, max_idle=limits.per_host)
-        self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.tally)
+        self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.counters)
         self.dispatcher = self._delivery.dispatcher
-        self._lifecycle = Lifecycle(self.ledger, self.tally, run)
+        self._lifecycle = Lifecycle(self.ledger, self.counters, run)
         rules = config.circuit, config.retry
         self.queries = Queries(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, *rules)
-        self.actions = Actions(self.queries, self.dispatcher, self.ledger, clock, self.tally, self.news)
+        self.actions = Actions(self.queries, self.dispatcher, self.ledger, clock, self.counters, self.news)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,7 +90,7 @@ class Gateway:
 
     def _ingest_server(self) -> Server:
         def refused(slug: str) -> None:
-            self.tally.refused[slug] += 1
+            self.counters.refused[slug] += 1
 
         judge = self._guard.judge_literal
         handler = Ingest(self.config, self.ledger, self.clock, judge, refused, listening=self.ingest)

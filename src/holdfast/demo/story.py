@@ -174,7 +174,7 @@ class Story:
         await stage.say("app", "goes on with an order every 6 hours, and a 202 for each.")
         next_order, told_of_dead = since + ORDER_EVERY, False
         while not (frozen := await stage.hear("circuit_changed", by=next_order, host=self._key, after="frozen")):
-            dead = stage.gateway.tally.dead["expired"]
+            dead = stage.gateway.counters.dead["expired"]
             if dead >= MORE_ORDERS and not told_of_dead:
                 told_of_dead = True
                 await self._say_expired(dead, moment_of(stage.latest["messages_expired"]))
@@ -221,16 +221,16 @@ class Story:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def _sum_up(self) -> Summary:
-        stage, tally = self._stage, self._stage.gateway.tally
+        stage, counters = self._stage, self._stage.gateway.counters
         await stage.gateway.dispatcher.wait_quiet()
-        await stage.hear_out(tally.delivered)
+        await stage.hear_out(counters.delivered)
         store = await stage.gateway.ledger.statistics()
         promise(store.waiting == store.dead == 0, "nothing left waiting or dead", store)
         lost = set(stage.sender.sent) - self._crm.taken - self._shop.taken
         promise(not lost, "every accepted webhook at its receiver", lost)
-        attempts, probes = sum(tally.outcomes.values()), stage.attempts["probe"]
-        promise(tally.delivered == tally.accepted, f"{tally.accepted} deliveries", tally.delivered)
-        return Summary(tally.accepted, tally.delivered, attempts, probes, stage.simulated, stage.took)
+        attempts, probes = sum(counters.outcomes.values()), stage.attempts["probe"]
+        promise(counters.delivered == counters.accepted, f"{counters.accepted} deliveries", counters.delivered)
+        return Summary(counters.accepted, counters.delivered, attempts, probes, stage.simulated, stage.took)
 
     # -- what all acts need --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A message that another holdfast hands over: the same id, its age, its place in the schedule, and no other way in.
 
-It comes with that one's method, headers and body, `Holdfast-Target` and `Holdfast-Handoff`; `core/handoff.py` has the
-grammar. Only who shows the token may hand over: whoever can set ages and ids could make messages expire.
+It comes with that one's method, headers and body, `Holdfast-Target` and `Holdfast-Handoff`; `core/handoff_header.py`
+has the grammar. Only who shows the token may hand over: whoever can set ages and ids could make messages expire.
 
 What this side's config says holds here. A route of the same name to the same host is the message's route, with its
 time limit, signature and exemption; without one the message is judged as if its URL had been sent by prefix. A message
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from holdfast.config import Config
 from holdfast.core.errors import EgressDenied
-from holdfast.core.handoff import Facts, handoff_digest, read_facts
+from holdfast.core.handoff_header import HandoffFacts, handoff_digest, read_handoff
 from holdfast.core.idempotency import body_digest
 from holdfast.core.message import Message
 from holdfast.http.message import Request
@@ -37,16 +37,16 @@ def taken_over(
     return Accept(_message(config, target, facts, route, request, sifted), key, facts.place)
 
 
-def _facts(request: Request, sifted: Sifted, now: int) -> Facts:
+def _facts(request: Request, sifted: Sifted, now: int) -> HandoffFacts:
     if request.target != b"/" or sifted.target is None or sifted.delay is not None:
         raise Refused(BAD_HANDOFF, "A message is handed over to / with Holdfast-Target, and without Holdfast-Delay.")
     try:
-        return read_facts((sifted.handoff or b"").decode("latin-1"), now)
+        return read_handoff((sifted.handoff or b"").decode("latin-1"), now)
     except ValueError as error:
         raise Refused(BAD_HANDOFF, f"Holdfast-Handoff {error}.") from None
 
 
-def _route(config: Config, facts: Facts, target: Target) -> str | None:
+def _route(config: Config, facts: HandoffFacts, target: Target) -> str | None:
     found = config.routes.get(facts.route or "")
     if found is not None and parse_target(found.url).host_key != target.host_key:
         found = None
@@ -60,7 +60,7 @@ def _route(config: Config, facts: Facts, target: Target) -> str | None:
 
 
 def _message(
-    config: Config, target: Target, facts: Facts, route: str | None, request: Request, sifted: Sifted
+    config: Config, target: Target, facts: HandoffFacts, route: str | None, request: Request, sifted: Sifted
 ) -> Message:
     return Message(
         facts.id,

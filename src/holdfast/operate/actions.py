@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
-from holdfast.core.message import DeadReason, MessageId, State, id_text, masked_lane, parse_id
-from holdfast.core.tally import Tally
+from holdfast.core.counters import Counters
+from holdfast.core.message import DeadReason, MessageId, MessageState, id_text, masked_lane, parse_id
 from holdfast.events import News
 from holdfast.operate.ports import Deliveries
 from holdfast.operate.queries import Queries
@@ -30,13 +30,13 @@ FOREVER = 1 << 62
 
 class Actions:
     def __init__(
-        self, queries: Queries, deliveries: Deliveries, store: Store, clock: Clock, tally: Tally, news: News
+        self, queries: Queries, deliveries: Deliveries, store: Store, clock: Clock, counters: Counters, news: News
     ) -> None:
         self._queries = queries
         self._deliveries = deliveries
         self._store = store
         self._clock = clock
-        self._tally = tally
+        self._counters = counters
         self._news = news
 
     # -- circuits ----------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Actions:
         if result is Retried.DELIVERED:
             raise problem(409, "delivered", f"{text} was delivered; only what waits or is dead can be retried.")
         if result is Retried.REPLAYED:
-            self._tally.replayed += 1
+            self._counters.replayed += 1
             self._deliveries.slow_start(lane, host)
         else:
             self._deliveries.revive(lane, host)
@@ -93,8 +93,8 @@ class Actions:
 
     async def drop_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
         refuse_unknown(body, "host", "before", "state", "limit")
-        state = choice(State, "state", body.get("state"))
-        if state in (State.DELIVERED, State.IN_FLIGHT):
+        state = choice(MessageState, "state", body.get("state"))
+        if state in (MessageState.DELIVERED, MessageState.IN_FLIGHT):
             raise problem(400, "bad-body", "Only messages that wait or are dead can be dropped.")
         select = MessageFilter(await self._lane(body), moment("before", body.get("before"), FOREVER), state)
         limit, dropped = bulk_limit(body), 0
@@ -129,7 +129,7 @@ class Actions:
             step = STEP if limit is None else min(STEP, limit - replayed)
             swept: Swept = await self._store.perform(ReplayDead(select, self._clock.now(), step))
             replayed += swept.count
-            self._tally.replayed += swept.count
+            self._counters.replayed += swept.count
             self._approach(swept.lanes)
             if swept.after is None or replayed == limit:
                 self._news.tell(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
@@ -166,7 +166,7 @@ class Actions:
             raise problem(409, "in-flight", f"An attempt of {text} is under way; ask again when it has ended.")
 
     def _dropped(self, swept: Swept) -> None:
-        self._tally.dropped += swept.count
+        self._counters.dropped += swept.count
         self._deliveries.withdraw(frozenset(swept.ids), swept.lanes)
         if swept.count:
             some = [id_text(id) for id in swept.ids[:10]]

@@ -11,7 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import PROCESS_COLLECTOR
 from prometheus_client.registry import Collector
 
-from holdfast.core.tally import Distribution
+from holdfast.core.counters import Distribution
 from holdfast.operate.metrics import Reading
 
 

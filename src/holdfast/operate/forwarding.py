@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import trio
 
-from holdfast.core.errors import StoreAway
+from holdfast.core.errors import StoreUnreachable
 from holdfast.http.problem import Problem
 from holdfast.operate.actions import Actions
 from holdfast.operate.requests import bulk_limit, problem, store_problems
@@ -47,7 +47,7 @@ class Owners(Protocol):
         """Whether every host has an owner."""
 
     async def ask(self, owner: int, request: bytes) -> bytes:
-        """Have another replica carry something out. Raises StoreAway."""
+        """Have another replica carry something out. Raises StoreUnreachable."""
 
 
 class ForwardingActions(Actions):
@@ -126,7 +126,7 @@ class ForwardingActions(Actions):
         request = json.dumps({"action": action, "arguments": arguments}).encode()
         try:
             answer = json.loads(await self.owners.ask(owner, request))
-        except StoreAway as error:
+        except StoreUnreachable as error:
             raise problem(503, "no-answer", f"The replica that owns this did not answer: {error}.") from None
         if "problem" in answer:
             raise _problem(**answer["problem"])

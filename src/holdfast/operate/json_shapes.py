@@ -4,8 +4,7 @@ import base64
 from typing import Any
 
 from holdfast.core.circuit import CircuitRules
-from holdfast.core.message import Attempt, Kind, Place, Standing, State, id_text
-from holdfast.core.times import rfc3339
+from holdfast.core.message import Attempt, AttemptKind, MessageState, Place, Standing, id_text, rfc3339
 from holdfast.store.port import CircuitView, Story
 
 
@@ -20,7 +19,7 @@ def seconds(ms: int) -> float:
 def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
     """`masked` hides the target's path. Only the control socket shows it."""
     it = story.message
-    state = State.IN_FLIGHT if in_flight else story.state
+    state = MessageState.IN_FLIGHT if in_flight else story.state
     return {
         "id": id_text(it.id),
         "state": state,
@@ -58,12 +57,12 @@ def _retries_used(story: Story) -> int:
         return place.retry - 1 if place.standing is Standing.RETRY and place.retry else place.retry
     used = 0
     for each in story.attempts:
-        used = 0 if each.kind is Kind.FIRST else used + (each.kind is Kind.RETRY)
+        used = 0 if each.kind is AttemptKind.FIRST else used + (each.kind is AttemptKind.RETRY)
     return used
 
 
-def _next_attempt(state: State, place: Place | None) -> int | None:
-    waits = state in (State.QUEUED, State.RETRYING, State.HELD)
+def _next_attempt(state: MessageState, place: Place | None) -> int | None:
+    waits = state in (MessageState.QUEUED, MessageState.RETRYING, MessageState.HELD)
     return place.due if waits and place is not None and place.standing is Standing.RETRY else None
 
 

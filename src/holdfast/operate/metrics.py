@@ -20,9 +20,9 @@ import trio
 from holdfast import __version__
 from holdfast.clock import Clock, offset
 from holdfast.core.circuit import CircuitState, Reason
-from holdfast.core.errors import StoreAway
+from holdfast.core.counters import Counters, Distribution
+from holdfast.core.errors import StoreUnreachable
 from holdfast.core.message import DeadReason, ErrorKind, masked_lane
-from holdfast.core.tally import Distribution, Tally
 from holdfast.operate.ports import Condition, Deliveries
 from holdfast.operate.queries import Queries
 from holdfast.store.port import CircuitView, Store, StoreStatistics
@@ -44,7 +44,7 @@ class Snapshot:
     store: StoreStatistics
     volume_free: int | None
     not_enabled: list[CircuitView]
-    tally: Tally
+    counters: Counters
     in_flight: int
     connections: Mapping[str, int]
     clock_offset: int
@@ -105,14 +105,14 @@ class Metrics:
         store = await self._store.statistics()
         free = await trio.to_thread.run_sync(_volume_free, self._volume, limiter=self._thread)
         # While a database is unreachable, its last known statistics are shown, and so are these.
-        with suppress(StoreAway):
+        with suppress(StoreUnreachable):
             self._last_not_enabled = await self._not_enabled(store)
         return Snapshot(
             now=self._clock.now(),
             store=store,
             volume_free=free,
             not_enabled=self._last_not_enabled,
-            tally=self._condition.tally,
+            counters=self._condition.counters,
             in_flight=self._deliveries.attempts_in_flight,
             connections=self._connections(),
             clock_offset=offset(self._clock),
@@ -147,7 +147,7 @@ def _volume_free(folder: Path | None) -> int | None:
 def _outcomes(snapshot: Snapshot) -> ByLabels:
     """Attempts by class of status or by kind of error. Single statuses would be up to 900 series."""
     sums: ByLabels = {(outcome,): 0 for outcome in OUTCOMES}
-    for outcome, count in snapshot.tally.outcomes.items():
+    for outcome, count in snapshot.counters.outcomes.items():
         name = f"{outcome[0]}xx" if outcome.isdigit() else str(outcome)
         sums[(name,) if (name,) in sums else ("other",)] += count
     return sums
@@ -199,40 +199,40 @@ METRICS = (
         lambda at: at.clock_offset / 1000,
     ),
     # Ingest.
-    Metric("holdfast_accepted_total", "Webhooks stored and acknowledged.", lambda at: at.tally.accepted),
+    Metric("holdfast_accepted_total", "Webhooks stored and acknowledged.", lambda at: at.counters.accepted),
     Metric(
         "holdfast_refused_total",
         "Requests refused at ingest, by reason.",
-        lambda at: {(reason,): count for reason, count in at.tally.refused.items()},
+        lambda at: {(reason,): count for reason, count in at.counters.refused.items()},
         ("reason",),
     ),
     Metric(
         "holdfast_ack_duration_seconds",
         "Time from a complete request to its acknowledgement.",
-        lambda at: at.tally.ack_seconds.snapshot(),
+        lambda at: at.counters.ack_seconds.snapshot(),
     ),
     # Delivery.
     Metric("holdfast_attempts_total", "Finished attempts, by status class or kind of error.", _outcomes, ("outcome",)),
     Metric(
         "holdfast_attempt_duration_seconds",
         "Time from the start of an attempt to its outcome.",
-        lambda at: at.tally.attempt_seconds.snapshot(),
+        lambda at: at.counters.attempt_seconds.snapshot(),
     ),
     Metric("holdfast_attempts_in_flight", "Attempts under way.", lambda at: at.in_flight),
-    Metric("holdfast_delivered_total", "Messages that a receiver answered with 2xx.", lambda at: at.tally.delivered),
+    Metric("holdfast_delivered_total", "Messages that a receiver answered with 2xx.", lambda at: at.counters.delivered),
     Metric(
         "holdfast_dead_total",
         "Messages that died, by reason.",
-        lambda at: _each(DeadReason, at.tally.dead),
+        lambda at: _each(DeadReason, at.counters.dead),
         ("reason",),
     ),
     Metric(
         "holdfast_fenced_outcomes_total",
         "Outcomes not recorded because another replica had taken over the host; it sends the message again.",
-        lambda at: at.tally.fenced,
+        lambda at: at.counters.fenced,
     ),
-    Metric("holdfast_replayed_total", "Dead letters that were replayed.", lambda at: at.tally.replayed),
-    Metric("holdfast_dropped_total", "Messages that operators dropped.", lambda at: at.tally.dropped),
+    Metric("holdfast_replayed_total", "Dead letters that were replayed.", lambda at: at.counters.replayed),
+    Metric("holdfast_dropped_total", "Messages that operators dropped.", lambda at: at.counters.dropped),
     # Waiting messages.
     Metric(
         "holdfast_waiting_messages",
@@ -267,7 +267,7 @@ METRICS = (
     Metric(
         "holdfast_circuit_trips_total",
         "Circuits that became disabled or frozen, by reason.",
-        lambda at: _each(Reason, at.tally.trips),
+        lambda at: _each(Reason, at.counters.trips),
         ("reason",),
     ),
     Metric(
@@ -305,24 +305,24 @@ METRICS = (
     Metric(
         "holdfast_commit_duration_seconds",
         "Time to commit a group of operations.",
-        lambda at: at.tally.commit_seconds.snapshot(),
+        lambda at: at.counters.commit_seconds.snapshot(),
     ),
     Metric(
         "holdfast_commit_operations",
         "Operations per commit.",
-        lambda at: at.tally.group_operations.snapshot(),
+        lambda at: at.counters.group_operations.snapshot(),
     ),
     Metric(
         "holdfast_evicted_total",
         "Records removed before their retention ended, to make room.",
-        lambda at: at.tally.evicted,
+        lambda at: at.counters.evicted,
     ),
     Metric(
-        "holdfast_broken_records_total", "Stored records that could not be read.", lambda at: at.tally.broken_records
+        "holdfast_broken_records_total", "Stored records that could not be read.", lambda at: at.counters.broken_records
     ),
     Metric(
         "holdfast_control_refused_total",
         "Connections to the control socket refused because of their user.",
-        lambda at: at.tally.control_refused,
+        lambda at: at.counters.control_refused,
     ),
 )

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Protocol
 
 from holdfast.core.circuit import Change
+from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId
 from holdfast.core.ownership import Role
-from holdfast.core.tally import Tally
 
 
 class Deliveries(Protocol):
@@ -65,9 +65,9 @@ class Condition(Protocol):
     started_at: int
     role: Role | None
     """What this replica does; None where there is only this one."""
-    tally: Tally
+    counters: Counters
     counting: Callable[[], Awaitable[None]]
-    """Brings the tally up to date, where another process counts a part of it: before anyone reads it."""
+    """Brings the counters up to date, where another process counts a part of them."""
 
     @property
     def spool(self) -> Spooled | None:

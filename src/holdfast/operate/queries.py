@@ -8,10 +8,10 @@ from typing import Any
 from holdfast import __version__
 from holdfast.clock import Clock, is_off, offset
 from holdfast.core.circuit import CircuitRules, CircuitState
-from holdfast.core.message import State, id_text, masked_lane, parse_id
+from holdfast.core.counters import BUCKET_WIDTH
+from holdfast.core.explanation import why
+from holdfast.core.message import MessageState, id_text, masked_lane, parse_id
 from holdfast.core.schedule import RetryRules, expires_at
-from holdfast.core.series import WIDTH
-from holdfast.core.why import why
 from holdfast.events import News
 from holdfast.operate import json_shapes
 from holdfast.operate.ports import Condition, Deliveries, Spooled
@@ -49,7 +49,7 @@ class Queries:
     async def status(self) -> dict[str, Any]:
         await self._condition.counting()
         store = await self._store.statistics()
-        condition, tally = self._condition, self._condition.tally
+        condition, counters = self._condition, self._condition.counters
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -75,14 +75,14 @@ class Queries:
             "earliest_expiry_at": json_shapes.moment(store.earliest_expiry_at),
             "circuits": {state: store.circuits[state] for state in CircuitState},
             "totals": {
-                "accepted": tally.accepted,
-                "refused": dict(tally.refused),
-                "delivered": tally.delivered,
-                "failed_attempts": tally.failed,
-                "replayed": tally.replayed,
-                "dropped": tally.dropped,
-                "dead": dict(tally.dead),
-                "trips": dict(tally.trips),
+                "accepted": counters.accepted,
+                "refused": dict(counters.refused),
+                "delivered": counters.delivered,
+                "failed_attempts": counters.failed,
+                "replayed": counters.replayed,
+                "dropped": counters.dropped,
+                "dead": dict(counters.dead),
+                "trips": dict(counters.trips),
             },
         }
 
@@ -167,12 +167,12 @@ class Queries:
 
     def page(self) -> dict[str, Any]:
         """Data for the page beyond `status`: charts, the latest failures, and the rules."""
-        now, tally = self._clock.now(), self._condition.tally
+        now, counters = self._clock.now(), self._condition.counters
         return {
             "now": json_shapes.moment(now),
-            "width": WIDTH / 1000,
-            "accepted": tally.accepted_lately.per_second(now),
-            "delivered": tally.delivered_lately.per_second(now),
+            "width": BUCKET_WIDTH / 1000,
+            "accepted": counters.accepted_lately.per_second(now),
+            "delivered": counters.delivered_lately.per_second(now),
             "failures": list(self._news.failures)[::-1],
             "rules": {
                 "retry_base": json_shapes.seconds(self._retry_rules.base),
@@ -189,10 +189,10 @@ class Queries:
             raise problem(404, "unknown-message", f"There is no message {text}, or it is past its retention.")
         document = self._message(story, masked=masked)
         if not masked:
-            document["why"] = await self._why(story, State(document["state"]))
+            document["why"] = await self._why(story, MessageState(document["state"]))
         return document
 
-    async def _why(self, story: Story, state: State) -> str:
+    async def _why(self, story: Story, state: MessageState) -> str:
         lane = self._deliveries.lane_of(story.message.lane)
         view = await self._store.circuit(story.message.lane) if lane is None else None
         circuit = lane.circuit if lane is not None else view.record.circuit if view is not None else None
@@ -200,7 +200,7 @@ class Queries:
         return why(state, story.place, story.dead_reason, story.attempts, circuit, *rules)
 
     async def messages(self, query: Mapping[str, str]) -> dict[str, Any]:
-        state = choice(State, "state", query.get("state"))
+        state = choice(MessageState, "state", query.get("state"))
         lane = (await self.key_and_host(query["host"]))[0] if query.get("host") else None
         after = after_id(query.get("after"))
         found, following = await self._store.stories(state, lane, after, page_limit(query))

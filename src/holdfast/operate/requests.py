@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CommitFailed, Fenced, StoreAway
-from holdfast.core.message import LANE_NAME_LIMIT, DeadReason, MessageId, State, parse_id
+from holdfast.core.errors import CommitFailed, Fenced, StoreUnreachable
+from holdfast.core.message import LANE_NAME_LIMIT, DeadReason, MessageId, MessageState, parse_id
 from holdfast.http.problem import Problem
 from holdfast.http.server import Request, Response, StreamingResponse
 
 DEFAULT_PAGE = 100
 LONGEST_PAGE = 1_000
 
-Choice = TypeVar("Choice", State, CircuitState, DeadReason)
+Choice = TypeVar("Choice", MessageState, CircuitState, DeadReason)
 
 _JSON_TYPE = (b"content-type", b"application/json")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -117,7 +117,7 @@ def store_problems() -> Iterator[None]:
     except Fenced as error:
         detail = "Another replica has just taken over this host, and nothing was done. Repeat the request."
         raise problem(503, "moved", detail) from error
-    except StoreAway as error:
+    except StoreUnreachable as error:
         detail = f"The database is unreachable ({error}). The request may or may not be done. Repeat it in a while."
         raise problem(503, "store-away", detail) from error
     except CommitFailed as error:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import trio
 
 from holdfast.config import Address, Config
-from holdfast.core.memory import RECEIVING
-from holdfast.core.tally import Tally
+from holdfast.core.budget import RECEIVING_BYTES
+from holdfast.core.counters import Counters
 from holdfast.delivery.egress import Guard
 from holdfast.http.problem import problem_for_status
 from holdfast.http.server import Limits, Server
@@ -20,7 +20,7 @@ LAST_ANSWERS = 2.0
 
 class Intake:
     """`listening` is the address that the listeners are bound to; what is refused and how long answers take is counted
-    in `tally`. Where another process serves, `split.parent.IngestProcess` is in the place of this.
+    in `counters`. Where another process serves, `split.parent.IngestProcess` is in the place of this.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Intake:
         store: Acceptance,
         clock: Clock,
         guard: Guard,
-        tally: Tally,
+        counters: Counters,
         listening: Address,
     ) -> None:
         self._store = store
         self._clock = clock
         self._guard = guard
-        self._tally = tally
+        self._counters = counters
         self._listening = listening
         self.lost = trio.Event()
         """Never set: this process can't lose itself."""
@@ -45,7 +45,7 @@ class Intake:
             ingest,
             _limits(config),
             gate=ingest.gate,
-            on_refusal=lambda status, detail: tally.refused.update([_slug(status)]),
+            on_refusal=lambda status, detail: counters.refused.update([_slug(status)]),
         )
 
     @property
@@ -53,7 +53,7 @@ class Intake:
         return self._server.connections
 
     async def count(self) -> None:
-        """The tally is always up to date."""
+        """The counters are always up to date."""
 
     async def configure(self, config: Config, token: bytes | None) -> None:
         """From the next request on; connections stay open."""
@@ -74,17 +74,17 @@ class Intake:
         self._server.stop()
 
     def _ingest(self, config: Config, token: bytes | None) -> Ingest:
-        tally = self._tally
+        counters = self._counters
         return Ingest(
             config,
             self._store,
             self._clock,
             self._guard.judge_literal,
-            lambda slug: tally.refused.update([slug]),
+            lambda slug: counters.refused.update([slug]),
             listening=self._listening,
             token=token,
             seconds=trio.current_time,
-            acknowledged=tally.ack_seconds.observe,
+            acknowledged=counters.ack_seconds.observe,
         )
 
 
@@ -123,7 +123,7 @@ def _limits(config: Config) -> Limits:
     ingest = config.ingest
     return Limits(
         max_body=ingest.max_body,
-        max_receiving=RECEIVING,
+        max_receiving=RECEIVING_BYTES,
         max_head=ingest.max_head,
         max_headers=ingest.max_headers,
         max_connections=room_for(config).ingest,

@@ -9,9 +9,9 @@ from typing import Protocol
 import trio
 
 from holdfast.clock import OFF, Clock, is_off, offset
+from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed
 from holdfast.core.ownership import Role
-from holdfast.core.tally import Tally
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.port import Shelve
 
@@ -64,14 +64,14 @@ class Lifecycle:
     def __init__(
         self,
         store: Keeping,
-        tally: Tally,
+        counters: Counters,
         started_at: int,
         role: Role | None = None,
         spool: Spooling | None = None,
     ) -> None:
         self._store = store
         self.spool = spool
-        self.tally = tally
+        self.counters = counters
         self.started_at = started_at
         self.role = role
         self.stage = Stage.STARTING

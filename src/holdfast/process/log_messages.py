@@ -14,7 +14,7 @@ from holdfast import __version__
 from holdfast.clock import is_off
 from holdfast.config import Address, Config, is_loopback
 from holdfast.config.hosts import DENIED_BY_NAME, names_among
-from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.message import masked_lane
 from holdfast.core.ownership import Role
 from holdfast.delivery.handoff import HandedOver
@@ -102,7 +102,7 @@ def tell_failure(error: CommitFailed) -> None:
     event(_logger, logging.CRITICAL, "store_failed", detail=str(error))
 
 
-def tell_away(news: News, reason: StoreAway | None) -> None:
+def tell_away(news: News, reason: StoreUnreachable | None) -> None:
     """The database went away, or is back."""
     if reason is None:
         news.tell(logging.INFO, "store_back")
@@ -138,7 +138,7 @@ async def tell_end(ledger: Store, handed: HandedOver, spool: Spool | None) -> No
     store = await ledger.statistics()
     waiting: dict[str, int] = {}
     # A database that is away can't say by host.
-    with suppress(StoreAway):
+    with suppress(StoreUnreachable):
         waiting = await _waiting_by_host(ledger) if store.waiting else {}
     most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
     told: dict[str, Any] = {

@@ -16,7 +16,7 @@ import trio
 
 from holdfast.clock import BootClock, SharedClock
 from holdfast.config import Config, DatabaseUrl
-from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.ownership import Role
 from holdfast.core.store_rules import StoreRules
 from holdfast.operate.forwarding import Owners
@@ -59,7 +59,7 @@ class KeptSharedStore(SharedStore, Owners, Kept, Protocol):
     milliseconds its clock has jumped ahead.
     """
 
-    on_away: Callable[[StoreAway | None], None]
+    on_away: Callable[[StoreUnreachable | None], None]
     on_jump: Callable[[int], None]
 
     def end_by(self, moment: float) -> None:
@@ -125,7 +125,7 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
     undo.callback(_hold(folder) if engine is None else engine.close)
     clock = SharedClock()
     # A pod must not crash in a loop because its database restarts: the store goes on trying.
-    with suppress(StoreAway):
+    with suppress(StoreUnreachable):
         clock.follow(prepare_database(url.whole))
     run = clock.now()
     rules = config.store_rules(run)

@@ -10,7 +10,7 @@ import sys
 import trio
 
 from holdfast.clock import FollowingClock
-from holdfast.core.tally import Tally
+from holdfast.core.counters import Counters
 from holdfast.delivery.egress import Guard
 from holdfast.process.ingest_listener import LAST_ANSWERS, Intake
 from holdfast.process.log import setup
@@ -47,7 +47,7 @@ class IngestSide:
         setup(settings.config.log.format, settings.config.log.level)
         self._channel = channel
         self._is_stopping = False
-        self._tally = Tally()
+        self._counters = Counters()
         self._store = DistantStore(channel, beginning.last_id, RandomBits())
         self._guard = Guard(settings.config.egress)
         self._guard.own.update(beginning.own)
@@ -56,7 +56,7 @@ class IngestSide:
             self._store,
             FollowingClock(beginning.booted_at),
             self._guard,
-            self._tally,
+            self._counters,
             beginning.listening,
         )
 
@@ -78,7 +78,7 @@ class IngestSide:
             case Kind.ANSWERS, list():
                 self._store.answered(content)
             case Kind.COUNT, _:
-                self._channel.post(Kind.COUNTS, encode_counts(self._tally, self.intake.connections))
+                self._channel.post(Kind.COUNTS, encode_counts(self._counters, self.intake.connections))
             case Kind.SETTINGS, bytes():
                 await self._configure(unpickled(content))
                 self._channel.post(Kind.TAKEN)

@@ -31,9 +31,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from holdfast.config import Address, Config
+from holdfast.core.counters import Counters
 from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.message import MessageId
-from holdfast.core.tally import Tally
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.records import decode_message, decode_place, encode_message, encode_place, pack, unpack
 
@@ -152,13 +152,13 @@ def decode_answer(told: Any) -> Accepted | Duplicate | Conflict | StoreFull:
     return StoreFull(detail, host=host)
 
 
-def encode_counts(tally: Tally, connections: int) -> list[Any]:
-    return [dict(tally.refused), tally.ack_seconds.counts, tally.ack_seconds.total, connections]
+def encode_counts(counters: Counters, connections: int) -> list[Any]:
+    return [dict(counters.refused), counters.ack_seconds.counts, counters.ack_seconds.total, connections]
 
 
-def decode_counts(told: list[Any], tally: Tally) -> int:
-    """Puts them into the tally; returns the open connections."""
+def decode_counts(told: list[Any], counters: Counters) -> int:
+    """Puts them into the counters; returns the open connections."""
     refused, counts, total, connections = told
-    tally.refused = Counter(refused)
-    tally.ack_seconds.counts, tally.ack_seconds.total = counts, total
+    counters.refused = Counter(refused)
+    counters.ack_seconds.counts, counters.ack_seconds.total = counts, total
     return int(connections)

@@ -19,8 +19,8 @@ import trio
 
 from holdfast.clock import BootClock
 from holdfast.config import Address, Config
+from holdfast.core.counters import Counters
 from holdfast.core.errors import ReloadUnfinished
-from holdfast.core.tally import Tally
 from holdfast.process.log import event
 from holdfast.split.channel import Channel
 from holdfast.split.frames import (
@@ -59,14 +59,14 @@ class IngestProcess:
         ledger: Ledger,
         clock: BootClock,
         own: frozenset[tuple[str, int]],
-        tally: Tally,
+        counters: Counters,
         listening: Address,
     ) -> None:
         self._settings = Settings(config, token)
         self._ledger = ledger
         self._clock = clock
         self._own = own
-        self._tally = tally
+        self._counters = counters
         self._listening = listening
         self._channel: Channel | None = None
         self._untaken: deque[trio.Event] = deque()
@@ -139,7 +139,7 @@ class IngestProcess:
                 raise ReloadUnfinished(f"the ingest process has not taken it over in {TAKING_OVER:.0f} s")
 
     async def count(self) -> None:
-        """Bring the tally up to date with what the ingest process counts."""
+        """Bring the counters up to date with what the ingest process counts."""
         if self._channel is not None:
             self._channel.post(Kind.COUNT)
             with trio.move_on_after(COUNTING):
@@ -161,7 +161,7 @@ class IngestProcess:
                 if kind is Kind.ACCEPTS:
                     self._submit(channel, content)
                 elif kind is Kind.COUNTS:
-                    self.connections = decode_counts(content, self._tally)
+                    self.connections = decode_counts(content, self._counters)
                     self._uncounted.popleft().set()
                 elif kind is Kind.TAKEN:
                     self._untaken.popleft().set()

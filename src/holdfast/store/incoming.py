@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.handoff import MOST_ATTEMPTS
-from holdfast.core.history import bounded
+from holdfast.core.handoff_header import MOST_ATTEMPTS
 from holdfast.core.message import Attempt, Place
+from holdfast.core.store_rules import kept_attempts
 from holdfast.store import lines, records
 from holdfast.store.lines import Delivered, Key, Line, Record
 from holdfast.store.moving import Moving
@@ -136,7 +136,7 @@ def _kept(attempts: list[Attempt]) -> list[Attempt]:
         check_attempt(attempt)
         if attempt.number > MOST_ATTEMPTS:
             raise ValueError("more attempts than a message can have")
-    kept = bounded(attempts)
+    kept = kept_attempts(attempts)
     for attempt in kept:
         records.encode_attempt(attempt)  # Half a character can't be written.
     return kept

@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
 from holdfast.core.message import (
     Attempt,
+    AttemptKind,
     DeadReason,
     ErrorKind,
     Fault,
-    Kind,
     Message,
     MessageId,
     Place,
     Standing,
     id_text,
     parse_id,
+    rfc3339,
 )
-from holdfast.core.times import rfc3339
 from holdfast.store.moving import Moving
 from holdfast.store.port import LaneRecord
 
@@ -255,7 +255,7 @@ def _read_head(line: Line, headers: tuple[tuple[bytes, bytes], ...], body: bytes
 def _read_attempt(line: Line) -> Attempt:
     return Attempt(
         line["number"],
-        Kind(line["kind"]),
+        AttemptKind(line["kind"]),
         _ms(line["at"]),
         round(line["duration"] * 1000),
         line["address"],

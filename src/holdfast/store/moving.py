@@ -74,8 +74,8 @@ class Mover:
     async def run(self, moved: Moved) -> None:
         """Once through the whole store, page by page; what is done is counted in `moved`.
 
-        Raises StoreAway and CommitFailed of either store. What there is no room for stays, and so does all that comes
-        after it for the same host.
+        Raises StoreUnreachable and CommitFailed of either store. What there is no room for stays, and so does all that
+        comes after it for the same host.
         """
         moved.left, moved.full = {}, False
         after: MessageId | None = None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import Heads, Lane
-from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place, State
+from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, MessageState, Place
 from holdfast.core.schedule import Dead, RetryAt
 
 Done = Callable[[Any], None]
@@ -147,7 +147,7 @@ class MessageFilter:
 
     lane: str | None = None
     before: int = 1 << 62
-    state: State | None = None
+    state: MessageState | None = None
     after: MessageId | None = None
     id: MessageId | None = None
 
@@ -340,7 +340,7 @@ class Story(NamedTuple):
 
     message: Message
     size: int
-    state: State
+    state: MessageState
     place: Place | None
     dead_reason: DeadReason | None
     finished_at: int | None
@@ -429,7 +429,7 @@ class Store(Acceptance, Protocol):
     async def story(self, id: MessageId) -> Story | None: ...
 
     async def stories(
-        self, state: State | None, lane: str | None, after: MessageId | None, limit: int
+        self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]: ...
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:

@@ -29,10 +29,10 @@ from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import (
     Attempt,
+    AttemptKind,
     DeadReason,
     ErrorKind,
     Fault,
-    Kind,
     Message,
     MessageId,
     Place,
@@ -368,7 +368,7 @@ def _attempt(number: int, fields: list[Any]) -> Attempt:
     kind, at, duration, address, status, error, detail, fault, answer = fields
     return Attempt(
         number,
-        Kind(kind),
+        AttemptKind(kind),
         at,
         duration,
         address,

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import trio
 
 from holdfast.clock import Clock
-from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.message import Message, MessageId
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
@@ -189,7 +189,7 @@ class Spool:
             await self._mover.run(moved)
             if self._is_last and not moved.full:
                 self._finish(moved)
-        except StoreAway:
+        except StoreUnreachable:
             return TRY_AGAIN_AFTER
         except CommitFailed:
             # Either store's, and each tells of it. The database keeps its own going or ends the process.
@@ -259,7 +259,7 @@ class _Trial(Hearing):
         self._done = done
 
     def __call__(self, result: Any) -> None:
-        if isinstance(result, StoreAway):
+        if isinstance(result, StoreUnreachable):
             self._operation.done = self._done
             self._spool.put(self._operation)
         elif self._done is not None:

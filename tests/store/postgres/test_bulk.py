@@ -10,7 +10,7 @@ from pytest import fixture
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.lane import Lane
-from holdfast.core.message import Entry, Message, Place, Standing, State
+from holdfast.core.message import Entry, Message, MessageState, Place, Standing
 from holdfast.core.ownership import SHARDS
 from holdfast.store.port import (
     Accept,
@@ -243,7 +243,7 @@ async def test_what_arrived_and_is_due_later_is_told_as_a_retry(store: Replica) 
     delayed = await accept(store, delay=HOUR)
     story = await store.story(delayed.message.id)
     assert story is not None
-    assert (story.state, story.place) == (State.QUEUED, Place(Standing.RETRY, NOW + HOUR, NOW + HOUR, held=True))
+    assert (story.state, story.place) == (MessageState.QUEUED, Place(Standing.RETRY, NOW + HOUR, NOW + HOUR, held=True))
 
 
 async def test_records_that_can_not_be_read_are_told_of_once(database: str, store: Replica) -> None:

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from holdfast.core.errors import StoreAway, StoreUnusable
+from holdfast.core.errors import StoreUnreachable, StoreUnusable
 from holdfast.store.postgres.connection import url_fault
 from holdfast.store.postgres.migration import migrate, prepare_database
 from holdfast.store.postgres.schema import SCHEMA, VERSION
@@ -70,13 +70,13 @@ def test_one_of_several_hosts_is_enough(own: OwnServer, database: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.invalid"])
 def test_a_server_that_can_not_be_reached_may_come_back(host: str) -> None:
-    with pytest.raises(StoreAway, match=r"postgresql://") as away:
+    with pytest.raises(StoreUnreachable, match=r"postgresql://") as away:
         prepare_database(f"postgresql://u:hunter2@{host}:{refusing_port()}/hooks")
     assert "hunter2" not in str(away.value)
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_long() -> None:
-    with dead_port() as port, pytest.raises(StoreAway, match="timeout"):
+    with dead_port() as port, pytest.raises(StoreUnreachable, match="timeout"):
         prepare_database(f"postgresql://127.0.0.1:{port}/hooks")
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_just_stops_may_come_back(own_postgres: OwnServer) -> None
     url = own_postgres.fresh_database()
     prepare_database(url)
     own_postgres.stop("immediate")
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnreachable):
         prepare_database(url)
     own_postgres.start()
     prepare_database(url)

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 import trio
 
-from holdfast.core.errors import StoreAway
+from holdfast.core.errors import StoreUnreachable
 from holdfast.store.postgres.connection import connect
 from tests.contract.builders import RULES, HandClock
 from tests.contract.shared import SharedDesk
@@ -77,7 +77,7 @@ async def test_a_commit_that_no_longer_waits_for_its_standby_is_not_acknowledged
     async def accept() -> None:
         try:
             await desk.accept()
-        except StoreAway as error:
+        except StoreUnreachable as error:
             heard.append(error)
 
     with trio.fail_after(PATIENCE):

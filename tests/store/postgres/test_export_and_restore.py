@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
-from holdfast.core.errors import StoreAway, StoreFull, StoreUnusable
+from holdfast.core.errors import StoreFull, StoreUnreachable, StoreUnusable
 from holdfast.core.message import Message, id_text
 from holdfast.store import incoming
 from holdfast.store.embedded.tables import Table
@@ -354,6 +354,6 @@ def test_where_no_tables_are_none_are_made(database: str) -> None:
 
 def test_a_database_that_is_away_says_so() -> None:
     url = f"postgresql://holdfast:not-to-be-shown@127.0.0.1:{refusing_port()}/none"
-    with raises(StoreAway) as told, opened(url):
+    with raises(StoreUnreachable) as told, opened(url):
         pass
     assert "not-to-be-shown" not in str(told.value)

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from pytest import fixture, mark, raises
 
-from holdfast.core.errors import StoreAway, StoreUnusable
+from holdfast.core.errors import StoreUnreachable, StoreUnusable
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.migration import bring_up_to_date, catch_up
@@ -232,6 +232,6 @@ def test_whoever_makes_steps_for_long_is_not_waited_for_by_a_beat(outside: Conne
     version_one(database, NOW).replica_is_alive(lease=0)
     with using(database, f"SELECT pg_advisory_lock({0x686F6C64})"):
         assert not catch_up(outside)
-        with raises(StoreAway, match="another holdfast is just changing the tables"):
+        with raises(StoreUnreachable, match="another holdfast is just changing the tables"):
             bring_up_to_date(outside, patient=False)
     assert catch_up(outside)

@@ -15,7 +15,7 @@ from pytest import mark, raises
 from holdfast.clock import TrioClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import StoreUnusable
-from holdfast.core.message import DeadReason, Message, State, id_text
+from holdfast.core.message import DeadReason, Message, MessageState, id_text
 from holdfast.core.ownership import SHARDS
 from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Ask, Duplicate
@@ -94,7 +94,7 @@ async def test_while_an_older_replica_is_alive_a_newer_one_accepts_and_owns_noth
         owner = store if store.owns(v1.BUSY) else other
         told = await owner.story(fresh.id)
         assert told is not None
-        assert told.state is State.QUEUED
+        assert told.state is MessageState.QUEUED
     consistency.check(database, RULES, NOW)
 
 
@@ -126,7 +126,7 @@ async def test_nothing_is_lost_or_changed_on_the_way(database: str) -> None:
             assert (story.place.due, story.place.held) == (due, name == "delayed")
         dead = await store.story(old["dead"])
         assert dead is not None
-        assert (dead.state, dead.dead_reason, len(dead.attempts)) == (State.DEAD, DeadReason.EXHAUSTED, 4)
+        assert (dead.state, dead.dead_reason, len(dead.attempts)) == (MessageState.DEAD, DeadReason.EXHAUSTED, 4)
 
         found, _ = await store.circuits(None, None, 100)
         assert {view.record.key for view in found} == set(old.circuits)
@@ -176,12 +176,16 @@ async def test_what_was_there_is_delivered_in_order_and_not_before_its_time(
         assert [each.id for each in it.requests if each.host == v1.DOWN] == ids("held 0", "held 1")
         assert first.times(host=v1.DOWN)[0] == v1.PROBE_IN / 1000
         assert first.times(host=v1.ICE) == []
-        assert await states(first, ids("frozen", "frozen retry", "dead")) == [State.HELD, State.HELD, State.DEAD]
+        assert await states(first, ids("frozen", "frozen retry", "dead")) == [
+            MessageState.HELD,
+            MessageState.HELD,
+            MessageState.DEAD,
+        ]
         assert await first.circuit_state(v1.ICE) is CircuitState.FROZEN
         assert max(it.sent().values()) == 1
 
 
-async def states(replica: Replica, ids: list[str]) -> list[State]:
+async def states(replica: Replica, ids: list[str]) -> list[MessageState]:
     return [await replica.state(id) for id in ids]
 
 

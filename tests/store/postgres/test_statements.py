@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.core.errors import CommitFailed, StoreAway
+from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.connection import connect
 from holdfast.store.postgres.statements import Statement
@@ -67,7 +67,7 @@ async def test_a_connection_that_was_cut_off_is_made_anew(client: Client, databa
 async def test_no_answer_in_time_gives_the_connection_up(client: Client) -> None:
     slow = Statement("SELECT 1 FROM pg_sleep(%(seconds)s::bigint)")
     assert await carry_out(client, slow, seconds=0) == [(1,)]
-    with pytest.raises(StoreAway, match="did not answer"):
+    with pytest.raises(StoreUnreachable, match="did not answer"):
         await client.execute(slow, {"seconds": 3600}, within=0.01)
     assert await carry_out(client, slow, seconds=0) == [(1,)]
 

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 import trio
 
-from holdfast.core.errors import CommitFailed, StoreAway, StoreError
-from holdfast.core.message import Entry, State
+from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable
+from holdfast.core.message import Entry, MessageState
 from holdfast.store.port import Deliver, Expire, Fail, Hearing, ReviewLanes, SaveLane
 from holdfast.store.postgres.schema import SCHEMA
 from tests.contract.builders import MINUTE, NOW, RULES, HandClock, attempt, lane, retry_at, success
@@ -122,7 +122,7 @@ async def test_a_locked_row_holds_up_the_outcomes_of_its_own_host_alone(desk: Sh
         await until(lambda: len(waiting.results) == 2)
     assert waiting.results + others.results == [None] * 6
     assert await failures(desk, lanes) == [2, 2, 2]
-    assert [(await desk.story(entry)).state for entry in entries] == [State.RETRYING] * 3
+    assert [(await desk.story(entry)).state for entry in entries] == [MessageState.RETRYING] * 3
     desk.check()
     await desk.close()
 
@@ -136,7 +136,7 @@ async def test_deliveries_to_others_are_recorded_beside_a_message_that_is_locked
         await until(lambda: told[FREE].results and told[ALSO_FREE].results)
         assert told[LOCKED].results == []
     await until(lambda: told[LOCKED].results)
-    assert [(await desk.story(entry)).state for entry in entries] == [State.DELIVERED] * 3
+    assert [(await desk.story(entry)).state for entry in entries] == [MessageState.DELIVERED] * 3
     desk.check()
     await desk.close()
 
@@ -144,7 +144,7 @@ async def test_deliveries_to_others_are_recorded_beside_a_message_that_is_locked
 async def test_what_is_asked_of_all_lanes_is_refused_while_one_is_locked(desk: SharedDesk) -> None:
     await accepted(desk, LOCKED, FREE)
     with locked(desk):
-        with pytest.raises(StoreAway, match="locked by someone else"):
+        with pytest.raises(StoreUnreachable, match="locked by someone else"):
             await desk.perform(ReviewLanes(None, 100))
         assert not desk.ledger.away
     assert await desk.perform(ReviewLanes(None, 100)) is None

@@ -12,7 +12,7 @@ import trio
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import StoreError, StoreUnusable
-from holdfast.core.message import Entry, MessageId, State
+from holdfast.core.message import Entry, MessageId, MessageState
 from holdfast.store.embedded import choosing, handing, reads
 from holdfast.store.embedded import stories as story_reads
 from holdfast.store.embedded.tables import Engine, Fault, Table, Transaction
@@ -99,7 +99,7 @@ class Asking(ABC):
         return await self._read(lambda transaction: story_reads.story(transaction, id))
 
     async def stories(
-        self, state: State | None, lane: str | None, after: MessageId | None, limit: int
+        self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]:
         return await self._read(lambda transaction: story_reads.stories(transaction, state, lane, after, limit))
 

@@ -9,7 +9,7 @@ recorded.
 
 from typing import Any, NamedTuple
 
-from holdfast.core import history
+from holdfast.core import store_rules
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, MessageId
 from holdfast.store import records
@@ -25,7 +25,7 @@ class Made(NamedTuple):
 
 
 def prepare(attempt: Attempt) -> Made:
-    kept = history.recorded(attempt)
+    kept = store_rules.truncated_attempt(attempt)
     return Made(records.attempt_fields(kept), kept.answer)
 
 
@@ -33,9 +33,9 @@ def record(transaction: Transaction, id: MessageId, made: Made) -> None:
     """Add an attempt to those of its message, and drop what is not kept beside it."""
     latest = made.fields[0]
     before, answers = _stored(transaction, id) if latest > 1 else ([], {})
-    kept = [fields for fields in before if fields[0] < latest and history.is_kept(fields[0], latest)]
+    kept = [fields for fields in before if fields[0] < latest and store_rules.is_kept(fields[0], latest)]
     _replace(transaction, id, records.encode_attempts([*kept, made.fields]), is_there=bool(before))
-    kept_answers = {number: answer for number, answer in answers.items() if history.keeps_answer(number, latest)}
+    kept_answers = {number: answer for number, answer in answers.items() if store_rules.keeps_answer(number, latest)}
     if made.answer is not None:
         kept_answers[latest] = made.answer
     if answers or kept_answers:
@@ -99,7 +99,7 @@ def _stored(transaction: Transaction, id: MessageId) -> tuple[list[list[Any]], d
 
 
 def _taken_over(transaction: Transaction, id: MessageId) -> tuple[list[list[Any]], dict[int, bytes]]:
-    older = history.bounded(attempts_of(transaction, id))
+    older = store_rules.kept_attempts(attempts_of(transaction, id))
     for key in [key for key, _ in prefixed(transaction, Table.ATTEMPTS, id)]:
         transaction.delete(Table.ATTEMPTS, key)
     answers = {attempt.number: attempt.answer for attempt in older if attempt.answer is not None}

@@ -7,7 +7,7 @@ from itertools import islice
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
-from holdfast.core.place import dead, due_at_once, replayed
+from holdfast.core.schedule import dead_place, due_at_once, replayed_place
 from holdfast.store import records
 from holdfast.store.embedded import choosing
 from holdfast.store.embedded.reads import lane_record
@@ -44,7 +44,7 @@ def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:
     for id, standing_there in expired:
         place = work.place_of(id, standing_there)
         work.leave(id, operation.lane, place)
-        work.bury(id, operation.lane, dead(place, operation.now), DeadReason.EXPIRED)
+        work.bury(id, operation.lane, dead_place(place, operation.now), DeadReason.EXPIRED)
     return [id for id, _ in expired]
 
 
@@ -66,7 +66,7 @@ def _replay(work: Work, letter: bytes, lane: str, host: str, now: int) -> None:
     id = unstamp(letter)[1]
     work.exhume(letter, lane)
     work.know_lane(lane, host)
-    place = replayed(work.place_of(id, Place(Standing.DEAD, 0)), now)
+    place = replayed_place(work.place_of(id, Place(Standing.DEAD, 0)), now)
     work.enqueue(id, lane, place)
     work.set_place(id, place)
 

@@ -1,7 +1,7 @@
 """How much room is set aside for what will still be recorded of messages that are not delivered.
 
-Each waiting or dead message may yet fail, be probed, die and be replayed. core/history.py bounds what that leaves, so
-the room for it is a constant, and it is set aside when the message is accepted. The constants are pages that LMDB
+Each waiting or dead message may yet fail, be probed, die and be replayed. core/store_rules.py bounds what that leaves,
+so the room for it is a constant, and it is set aside when the message is accepted. The constants are pages that LMDB
 really took, measured with attempts as large as they can be, made in random order over thousands of messages and lanes.
 """
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from heapq import merge
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Message, MessageId, Place, State
-from holdfast.core.place import state_of
+from holdfast.core.message import Message, MessageId, MessageState, Place
+from holdfast.core.schedule import state_of
 from holdfast.store import records
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.attempts import attempts_of
@@ -33,7 +33,7 @@ def readable_story(transaction: Transaction, id: MessageId, *, whole: bool = Tru
 
 
 def stories(
-    transaction: Transaction, state: State | None, lane: str | None, after: MessageId | None, limit: int
+    transaction: Transaction, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
 ) -> tuple[list[Story], MessageId | None]:
     """A page in the order of acceptance, and the id to go on after."""
 
@@ -45,11 +45,13 @@ def stories(
     return choose(_records(transaction, state, after), limit, read)[:2]
 
 
-def _records(transaction: Transaction, state: State | None, after: MessageId | None) -> Iterator[tuple[bytes, bytes]]:
+def _records(
+    transaction: Transaction, state: MessageState | None, after: MessageId | None
+) -> Iterator[tuple[bytes, bytes]]:
     start = after + b"\0" if after is not None else b""
     undelivered = transaction.scan(Table.MESSAGES, start)
     delivered = transaction.scan(Table.DELIVERED, start)
-    if state is State.DELIVERED:
+    if state is MessageState.DELIVERED:
         return delivered
     return merge(undelivered, delivered) if state is None else undelivered
 
@@ -57,19 +59,19 @@ def _records(transaction: Transaction, state: State | None, after: MessageId | N
 def _delivered(transaction: Transaction, id: MessageId, value: bytes) -> Story:
     message, size, finished_at, last = records.decode_delivered(id, value)
     attempts = [*attempts_of(transaction, id), last]
-    return Story(message, size, State.DELIVERED, None, None, finished_at, attempts)
+    return Story(message, size, MessageState.DELIVERED, None, None, finished_at, attempts)
 
 
 def _undelivered(transaction: Transaction, message: Message, size: int) -> Story:
     place, state = standing_of(transaction, message)
     attempts = attempts_of(transaction, message.id)
-    if state is not State.DEAD:
+    if state is not MessageState.DEAD:
         return Story(message, size, state, place, None, None, attempts)
     reason = reads.dead_reason(transaction, message.id, place)
     return Story(message, size, state, place, reason, place.due, attempts)
 
 
-def standing_of(transaction: Transaction, message: Message) -> tuple[Place, State]:
+def standing_of(transaction: Transaction, message: Message) -> tuple[Place, MessageState]:
     """Where a message that was not delivered stands, and the state that operators know it by."""
     place = place_of(transaction, message)
     return place, state_of(place, reads.circuit_state(transaction, message.lane))

@@ -11,8 +11,7 @@ from typing import Any
 from holdfast.core.errors import StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
-from holdfast.core.place import after_attempt, first_place
-from holdfast.core.schedule import RetryAt
+from holdfast.core.schedule import RetryAt, first_place, place_after_attempt
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
 from holdfast.store.embedded import attempts, bulk, handing, keys
@@ -190,7 +189,7 @@ def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
     place = work.moved_to(message.id, message.lane, read_at)
     if place is None:
         return
-    tried = after_attempt(place, attempt, step)
+    tried = place_after_attempt(place, attempt, step)
     if step is None:
         work.set_place(message.id, tried)
     else:

@@ -5,7 +5,7 @@ A repair must neither give a dead letter a new life nor send a retry before its 
 
 from collections.abc import Mapping
 
-from holdfast.core.message import Attempt, DeadReason, Kind, Message, MessageId, Place, Standing
+from holdfast.core.message import Attempt, AttemptKind, DeadReason, Message, MessageId, Place, Standing
 from holdfast.store import records
 from holdfast.store.embedded.attempts import attempts_of
 from holdfast.store.embedded.standing import entry_id
@@ -59,7 +59,7 @@ def _tried(attempts: list[Attempt]) -> int:
     """Attempts of the present life that used up a number: its first one, and its retries."""
     tried = 0
     for attempt in attempts:
-        tried = 1 if attempt.kind is Kind.FIRST else tried + (attempt.kind is Kind.RETRY)
+        tried = 1 if attempt.kind is AttemptKind.FIRST else tried + (attempt.kind is AttemptKind.RETRY)
     return tried
 
 

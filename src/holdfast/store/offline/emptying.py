@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from holdfast.clock import SharedClock
-from holdfast.core.errors import CommitFailed, StoreAway, StoreError
+from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.moving import Moved, Mover, Moving
@@ -22,7 +22,7 @@ NO_LIMIT = 1 << 62
 
 def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Moved, on_page: Callable[[int], None]) -> None:
     """Move all that is not delivered; `on_page` is told how many have gone, and `moved` says how far it came, whatever
-    ends it. Raises StoreAway, StoreUnusable, and CommitFailed of the ledger.
+    ends it. Raises StoreUnreachable, StoreUnusable, and CommitFailed of the ledger.
     """
     clock = SharedClock()
     clock.follow(prepare_database(url))
@@ -33,7 +33,7 @@ def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Moved, on_page: Ca
             return await database.take_in(page)
         except CommitFailed as error:
             # Not to be taken for one of the ledger's.
-            raise StoreAway(str(error)) from error
+            raise StoreUnreachable(str(error)) from error
 
     mover = Mover(ledger, take_in, lambda page: on_page(moved.count + len(page)))
     trouble = trio.run(_run, ledger, mover, moved)

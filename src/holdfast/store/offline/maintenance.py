@@ -125,7 +125,7 @@ def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool =
 def open_database(
     url: str, max_size: int, rules: StoreRules, *, create: bool = False
 ) -> AbstractContextManager[Maintained]:
-    """The same of a database; raises StoreAway if it can't be reached."""
+    """The same of a database; raises StoreUnreachable if it can't be reached."""
     # Only where it is wanted: its driver is an extra.
     from holdfast.store.postgres import offline
 

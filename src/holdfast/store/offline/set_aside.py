@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from holdfast.core.times import rfc3339
+from holdfast.core.message import rfc3339
 from holdfast.store.embedded.folder import SET_ASIDE
 from holdfast.store.embedded.tables import Table
 from holdfast.store.files import open_private, sync_folder

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, Message, MessageId, Place, Standing
 from holdfast.core.ownership import shard_of
-from holdfast.core.place import first_place
+from holdfast.core.schedule import first_place
 from holdfast.core.store_rules import WATERMARK, cost_of, refusal
 from holdfast.store.moving import Moving
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey

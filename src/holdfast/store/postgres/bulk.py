@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import Fenced
-from holdfast.core.handoff import handoff_digest
-from holdfast.core.message import DeadReason, MessageId, Place, Standing, State
+from holdfast.core.handoff_header import handoff_digest
+from holdfast.core.message import DeadReason, MessageId, MessageState, Place, Standing
 from holdfast.core.ownership import shard_of
-from holdfast.core.place import dead, due_at_once, replayed, state_of
+from holdfast.core.schedule import dead_place, due_at_once, replayed_place, state_of
 from holdfast.store import records
 from holdfast.store.port import (
     DropDead,
@@ -63,7 +63,7 @@ class _Row(NamedTuple):
     is_readable: bool
     size: int
     place: Place
-    state: State
+    state: MessageState
 
     @property
     def is_dead(self) -> bool:
@@ -101,7 +101,7 @@ def expire(connection: Connection, operation: Expire, terms: Terms) -> list[Mess
     expired += _oldest(connection, operation, RETRY, operation.limit - len(expired))
     if not all(terms.owns(row.host) for row in expired):
         return Fenced()
-    _move(connection, expired, [dead(row.place, operation.now) for row in expired], terms, DeadReason.EXPIRED)
+    _move(connection, expired, [dead_place(row.place, operation.now) for row in expired], terms, DeadReason.EXPIRED)
     lanes.review(connection, {row.lane: row.host for row in expired}, terms)
     return [row.id for row in expired]
 
@@ -151,7 +151,7 @@ def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> 
 
 def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Terms) -> None:
     """What begins a new life goes to its owner first, as a new message does."""
-    active = [replayed(row.place, now)._replace(standing=Standing.ACTIVE) for row in letters]
+    active = [replayed_place(row.place, now)._replace(standing=Standing.ACTIVE) for row in letters]
     _move(connection, letters, active, terms)
 
 

@@ -13,7 +13,7 @@ import psycopg
 import trio
 from psycopg import errors
 
-from holdfast.core.errors import StoreAway
+from holdfast.core.errors import StoreUnreachable
 from holdfast.store.postgres.connection import (
     CONFLICTING,
     CONFLICTS,
@@ -35,7 +35,7 @@ _NOT_REPLICATED = ("01000", "57P01")
 """Codes of the server's warning that it committed and did not wait for its standby: cancelled, or told to end."""
 
 
-class NoAnswer(StoreAway):
+class NoAnswer(StoreUnreachable):
     """The database did not answer in time."""
 
 
@@ -72,7 +72,7 @@ class _Slot:
 
     def check_warning(self) -> None:
         if self.warning is not None:
-            raise StoreAway(f"the commit may not be on the standby: {one_line(self.warning)}")
+            raise StoreUnreachable(f"the commit may not be on the standby: {one_line(self.warning)}")
 
     def abort(self) -> None:
         if self._socket is not None:
@@ -127,8 +127,8 @@ class Client:
     async def run(self, work: Work[Result], *, within: float) -> Result:
         """Does `work` in one transaction, in a thread. `work` commits; what it did not commit is undone.
 
-        After `within` seconds this raises StoreAway, and the next use connects anew. A thread that is still connecting
-        goes on: the next server of several may be the one that answers.
+        After `within` seconds this raises StoreUnreachable, and the next use connects anew. A thread that is still
+        connecting goes on: the next server of several may be the one that answers.
         """
         await trio.lowlevel.checkpoint()  # A caller's loop may have no other point to be cancelled at.
         slot, use = self._slot, _Use()
@@ -137,7 +137,7 @@ class Client:
 
         def do(connection: Connection) -> Result:
             if use.is_over:
-                raise StoreAway("nobody waits for it any more")
+                raise StoreUnreachable("nobody waits for it any more")
             return work(connection)
 
         def attempt() -> Result:
@@ -157,7 +157,7 @@ class Client:
         return scope
 
     def abort(self) -> None:
-        """Use another connection from now on. Whoever waits for an answer on this one gets StoreAway."""
+        """Use another connection from now on. Whoever waits for an answer on this one gets StoreUnreachable."""
         slot = self._slot
         if slot.connection is None:
             return
@@ -184,7 +184,7 @@ class Client:
             finally:
                 slot.turn.release()
             await self.run(partial(_prepare, statement=statement, prepared=slot.prepared), within=within)
-        raise StoreAway(CONFLICTING)
+        raise StoreUnreachable(CONFLICTING)
 
     async def _exchange(self, slot: _Slot, statement: Statement, values: Mapping[str, Any], within: float) -> list[Any]:
         assert slot.connection is not None
@@ -206,7 +206,7 @@ class Client:
         """
         slot = self._slot
         if slot.connection is None or slot.connection.closed:
-            raise StoreAway("the connection that listens is gone")
+            raise StoreUnreachable("the connection that listens is gone")
         if payloads := slot.take_payloads():
             return payloads
         with trio.move_on_after(within):
@@ -228,7 +228,7 @@ class Client:
             except (*CONFLICTS, *STALLED):
                 if slot is not self._slot:
                     break
-        raise StoreAway(CONFLICTING)
+        raise StoreUnreachable(CONFLICTING)
 
     def _try_once(self, slot: _Slot, work: Work[Result]) -> Result:
         try:

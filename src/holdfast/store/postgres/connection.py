@@ -3,7 +3,7 @@
     error                                                        becomes
     -----                                                        -------
     refused, reset, shutting down, starting, no tables,
-    a standby, no answer, a commit its standby may not have      StoreAway: it may pass
+    a standby, no answer, a commit its standby may not have      StoreUnreachable: it may pass
     wrong name, password or database; only at `connected`        StoreUnusable
     a division by zero: the fence of ownership.py refuses        Fenced
     a row lock that another session holds                        RowsLocked
@@ -25,7 +25,7 @@ import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreAway, StoreError, StoreUnusable
+from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreError, StoreUnreachable, StoreUnusable
 from holdfast.store.postgres import statements
 from holdfast.store.postgres.schema import LOCK_TIMEOUT, SCHEMA, STATEMENT_TIMEOUT, shown
 
@@ -67,7 +67,7 @@ _SET_DURABLE = """SELECT set_config('synchronous_commit', CASE WHEN now IN ('off
 """Keeps the session's commits as durable as now, even if the server's config changes later."""
 
 _logger = logging.getLogger("holdfast.store")
-# Its warnings are about the end of a connection, which StoreAway reports already.
+# Its warnings are about the end of a connection, which StoreUnreachable reports already.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
@@ -108,7 +108,7 @@ def connect(
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """A connection outside of a transaction, for a start or a command. Raises StoreUnusable or StoreAway."""
+    """A connection outside of a transaction, for a start or a command. Raises StoreUnusable or StoreUnreachable."""
     try:
         connection = connect(url, "start")
         try:
@@ -119,7 +119,7 @@ def connected(url: str) -> Iterator[Connection]:
     except psycopg.Error as error:
         first_line = str(error).partition("\n")[0].strip() or type(error).__name__
         refused = isinstance(error, errors.InsufficientPrivilege) or _REFUSED.search(str(error))
-        raise (StoreUnusable if refused else StoreAway)(f"{shown(url)}: {first_line}") from error
+        raise (StoreUnusable if refused else StoreUnreachable)(f"{shown(url)}: {first_line}") from error
 
 
 def url_fault(url: str) -> str | None:
@@ -205,7 +205,7 @@ def retried(connection: Connection, work: Work[Result]) -> Result:
         except BaseException:
             connection.rollback()
             raise
-    raise StoreAway(CONFLICTING)
+    raise StoreUnreachable(CONFLICTING)
 
 
 @contextmanager
@@ -249,7 +249,7 @@ def raise_meaning_of(error: Exception, drop: Callable[[], None]) -> None:
     if isinstance(error, STALLED):
         return
     if isinstance(error, _UNREACHABLE):
-        raise StoreAway(_text(error)) from error
+        raise StoreUnreachable(_text(error)) from error
     failed = CommitFailed(f"the database refused what was asked of it: {_text(error)}")
     # Only the place in the code is logged: the error's own text repeats stored rows.
     _logger.error("the database refused what was asked of it", exc_info=(CommitFailed, failed, error.__traceback__))

@@ -15,8 +15,8 @@ from typing import Protocol
 import trio
 
 from holdfast.clock import Clock
-from holdfast.core.errors import CommitFailed, Fenced, StoreAway, StoreUnusable
-from holdfast.core.ownership import LAST_BEGIN, Lives, shared_out
+from holdfast.core.errors import CommitFailed, Fenced, StoreUnreachable, StoreUnusable
+from holdfast.core.ownership import LAST_BEGIN, Liveness, owners_of_shards
 from holdfast.store.postgres import migration, ownership, schema, shares
 from holdfast.store.postgres.client import Client, NoAnswer
 from holdfast.store.postgres.connection import Connection, Result, Work, outside_transaction
@@ -44,7 +44,7 @@ class Listener(Protocol):
     def connected(self, renewal: Renewal, asked_at: int) -> int:
         """The lease was renewed. Returns by how much the fleet's time has jumped."""
 
-    def disconnected(self, error: StoreAway) -> None: ...
+    def disconnected(self, error: StoreUnreachable) -> None: ...
 
     def abort(self) -> None:
         """The database says nothing any more: no connection to it is of use."""
@@ -102,7 +102,7 @@ class Member:
         self._released: dict[int, int] = {}
         self._left = trio.Event()
         self._renewed_at = 0
-        self._lives = Lives(lease)
+        self._lives = Liveness(lease)
         self._beats = 0
         self._is_current = False
         self._is_called = False
@@ -145,7 +145,7 @@ class Member:
             else:
                 await self._wait_for_beat()
                 await self.beat()
-        except StoreAway as error:
+        except StoreUnreachable as error:
             self._lives.forget()
             self._is_called = self._is_deaf = True  # Both until the database is back.
             if isinstance(error, NoAnswer):
@@ -156,7 +156,7 @@ class Member:
             raise CommitFailed(str(error)) from error
 
     async def join(self) -> None:
-        """Come into the fleet under a new number. Raises StoreAway or StoreUnusable."""
+        """Come into the fleet under a new number. Raises StoreUnreachable or StoreUnusable."""
         if await self._run(migration.version) != schema.VERSION:
             await self._client.run(outside_transaction(migration.bring_up_to_date), within=MIGRATED_WITHIN)
         number = self._random_bits(NUMBER_BITS)
@@ -269,7 +269,7 @@ class Member:
         if not self.owned.keys() <= mine.keys() | self.leaving.keys():
             self.lose()
             return
-        belongs = shared_out(delivering)
+        belongs = owners_of_shards(delivering)
         free = [shard for shard, each in shards.items() if each.owner is None and belongs.get(shard) == number]
         if free:
             mine |= await self._run(partial(ownership.take_free, number=number, shards=free))
@@ -301,7 +301,7 @@ class Member:
             try:
                 await self._listener.shelve_arrived(shards)
                 break
-            except StoreAway:
+            except StoreUnreachable:
                 await trio.sleep(TRY_AGAIN_AFTER)
             except Fenced:
                 return
@@ -309,7 +309,7 @@ class Member:
             self.owned |= shards
             self.owners |= dict.fromkeys(shards, membership.number)
             self._gaining.difference_update(shards)
-            with suppress(StoreAway):  # The next beat finds what has arrived.
+            with suppress(StoreUnreachable):  # The next beat finds what has arrived.
                 await self._listener.gained(shards)
 
     async def _hand_over(self) -> None:
@@ -320,7 +320,7 @@ class Member:
             if self.leaving:
                 busy = self._listener.let_go()
                 ready = {shard: to for shard, to in self.leaving.items() if shard not in busy}
-                with suppress(StoreAway, Fenced):  # The next beat finds what is still to be done.
+                with suppress(StoreUnreachable, Fenced):  # The next beat finds what is still to be done.
                     await self._listener.release(ready)
 
     async def _deliveries_may_begin(self) -> bool:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 from psycopg import errors
 
-from holdfast.core.errors import StoreAway, StoreUnusable
+from holdfast.core.errors import StoreUnreachable, StoreUnusable
 from holdfast.store.postgres.connection import connected
 from holdfast.store.postgres.ownership import fleet_time
 from holdfast.store.postgres.schema import LOCK_TIMEOUT, SCHEMA, STATEMENT_TIMEOUT, STEPS, Step
@@ -26,7 +26,7 @@ _TUNED = "tuned"
 
 
 def prepare_database(url: str) -> int:
-    """Make the tables if need be; the fleet's time. Raises StoreUnusable, or StoreAway for what may pass."""
+    """Make the tables if need be; the fleet's time. Raises StoreUnusable, or StoreUnreachable for what may pass."""
     with connected(url) as connection:
         bring_up_to_date(connection)
         return fleet_time(connection)
@@ -42,8 +42,9 @@ def bring_up_to_date(
     connection: psycopg.Connection, steps: Sequence[Step] = STEPS, *, contract: bool = False, patient: bool = True
 ) -> tuple[int, int]:
     """Make the steps that are missing, on a connection outside of a transaction; the version before and after. Raises
-    StoreUnusable if the tables are past what these steps know, or if someone alive would be past them; StoreAway if
-    another one is making steps, or uses the tables, for longer than this one waits: not at all unless it is `patient`.
+    StoreUnusable if the tables are past what these steps know, or if someone alive would be past them; StoreUnreachable
+    if another one is making steps, or uses the tables, for longer than this one waits: not at all unless it is
+    `patient`.
 
     A step that contracts is made by a start, if it is one of those, once no older replica is alive.
     """
@@ -75,7 +76,7 @@ def version(connection: psycopg.Connection) -> int:
 
 def catch_up(connection: psycopg.Connection) -> bool:
     """Make what can be made by now, without waiting for others. Returns whether delivery may begin."""
-    with suppress(StoreAway):
+    with suppress(StoreUnreachable):
         bring_up_to_date(connection, patient=False)
     return _made(connection).keys() >= {step.version for step in STEPS if step.at_start}
 
@@ -93,7 +94,7 @@ def _alone(connection: psycopg.Connection, patient: bool) -> Iterator[None]:
     while connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone() != (True,):
         tries -= 1
         if not tries:
-            raise StoreAway("another holdfast is just changing the tables")
+            raise StoreUnreachable("another holdfast is just changing the tables")
         connection.execute("SELECT pg_sleep(0.1)")
     try:
         connection.execute("SET statement_timeout TO 0")
@@ -132,7 +133,7 @@ def _make(connection: psycopg.Connection, step: Step, patient: bool) -> list[str
         except errors.LockNotAvailable:
             if again:
                 connection.execute("SELECT pg_sleep(1)")
-    raise StoreAway(f"step {step.version} of the tables waits for others to let go of them")
+    raise StoreUnreachable(f"step {step.version} of the tables waits for others to let go of them")
 
 
 def _make_at_once(connection: psycopg.Connection, step: Step) -> list[str]:

@@ -39,7 +39,7 @@ class Database:
 
 @contextmanager
 def open_database(url: str, max_size: int, rules: StoreRules, *, create: bool = False) -> Iterator[Database]:
-    """Raises StoreUnusable where no tables are, unless they may be made, and StoreAway if it can't be reached."""
+    """Raises StoreUnusable without tables, unless they may be made, and StoreUnreachable if it can't be reached."""
     with connected(url) as connection:
         if not create and not migration.has_tables(connection):
             raise StoreUnusable(f"there is no store in {schema.shown(url)}")

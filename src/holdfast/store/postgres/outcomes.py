@@ -10,13 +10,11 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.history import first_answer_kept, first_kept, recorded
 from holdfast.core.lane import Lane
 from holdfast.core.message import Attempt, MessageId, Place, Standing
 from holdfast.core.ownership import shard_of
-from holdfast.core.place import after_attempt
-from holdfast.core.schedule import Dead, RetryAt
-from holdfast.core.store_rules import cost_of
+from holdfast.core.schedule import Dead, RetryAt, place_after_attempt
+from holdfast.core.store_rules import cost_of, first_answer_kept, first_kept, truncated_attempt
 from holdfast.store import records
 from holdfast.store.embedded.summaries import NEVER
 from holdfast.store.embedded.writes import live_record
@@ -186,7 +184,7 @@ def _place_after(place: Place, attempt: Attempt, step: RetryAt | Dead | None) ->
     """Standing, due, retry, attempts, held and reason; None leaves what is there."""
     if step is None:
         return None, None, None, attempt.number, None, None
-    after = after_attempt(place, attempt, step)
+    after = place_after_attempt(place, attempt, step)
     reason = number_of(step.reason) if isinstance(step, Dead) else None
     return NUMBERS[after.standing], after.due, after.retry, after.attempts, after.held, reason
 
@@ -281,7 +279,7 @@ def insert_attempts(
         return
     kept = [
         (id, attempt.number, records.encode_attempt(attempt._replace(answer=None)), attempt.answer)
-        for id, attempt in ((id, recorded(attempt)) for id, attempt in made)
+        for id, attempt in ((id, truncated_attempt(attempt)) for id, attempt in made)
     ]
     connection.execute(statement, columns(kept))
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, Place, State
-from holdfast.core.place import state_of
-from holdfast.core.schedule import expires_at
+from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, MessageState, Place
+from holdfast.core.schedule import expires_at, state_of
 from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
 from holdfast.store.looking import LOOKED_AT, choose
@@ -62,7 +61,7 @@ def story(connection: Connection, id: MessageId, faults: Faults) -> Story | None
 
 def stories(
     connection: Connection,
-    state: State | None,
+    state: MessageState | None,
     lane: str | None,
     after: MessageId | None,
     limit: int,
@@ -72,12 +71,12 @@ def stories(
     looked_at = LOOKED_AT if state is not None or lane is not None else min(limit, LOOKED_AT)
     terms = {
         "first": after + b"\0" if after is not None else b"",
-        "undelivered": state is not State.DELIVERED,
-        "delivered": state in (None, State.DELIVERED),
+        "undelivered": state is not MessageState.DELIVERED,
+        "delivered": state in (None, MessageState.DELIVERED),
         "limit": looked_at + 1,
     }
 
-    def read(id: MessageId, of_lane: str | None, shown: State, _: Any, record: bytes) -> MessageId | None:
+    def read(id: MessageId, of_lane: str | None, shown: MessageState, _: Any, record: bytes) -> MessageId | None:
         is_meant = state in (None, shown) and (lane is None or lane == (of_lane or _delivered_lane(id, record)))
         return id if is_meant else None
 
@@ -96,7 +95,7 @@ def dead(connection: Connection, select: DeadFilter, limit: int, faults: Faults)
     """Dead letters whole by the time of death, and where to go on."""
     chosen, start = dead_letters(connection, select, limit)
     found = _stories(connection, chosen, faults, whole=True)
-    return [each for each in found if each.state is State.DEAD], start
+    return [each for each in found if each.state is MessageState.DEAD], start
 
 
 def waiting(
@@ -107,11 +106,13 @@ def waiting(
     chosen, last, _ = choose(
         in_order(connection, terms),
         limit,
-        lambda id, _, state, size, *rest: (id, size) if state is not State.DEAD else None,
+        lambda id, _, state, size, *rest: (id, size) if state is not MessageState.DEAD else None,
         size_of=itemgetter(1),
     )
     found = _stories(connection, [id for id, _ in chosen], faults, whole=True)
-    return [Entry(each.message, each.place) for each in found if each.place and each.state is not State.DEAD], last
+    return [
+        Entry(each.message, each.place) for each in found if each.place and each.state is not MessageState.DEAD
+    ], last
 
 
 def _stories(connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool) -> list[Story]:
@@ -140,7 +141,7 @@ def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     message, size = rows.message(id, record, body)
     check_message(message, size)
     state = state_of(place, STATES[circuit])
-    if state is not State.DEAD:
+    if state is not MessageState.DEAD:
         return Story(message, size, state, place, None, None, attempts)
     return Story(message, size, state, place, reason_of(reason), place.due, attempts)
 
@@ -154,7 +155,7 @@ def reason_of(number: int | None) -> DeadReason:
 def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     message, size, finished_at, last = records.decode_delivered(*row)
     check_message(message, size)
-    return Story(message, size, State.DELIVERED, None, None, finished_at, [*attempts, last])
+    return Story(message, size, MessageState.DELIVERED, None, None, finished_at, [*attempts, last])
 
 
 def attempts_of(connection: Connection, ids: Sequence[MessageId], faults: Faults) -> dict[MessageId, list[Attempt]]:
@@ -293,14 +294,14 @@ _KINDS = {"undelivered": True, "delivered": False, "dated": False, "stated": Tru
 _UNDELIVERED = {"last": LAST_ID, "limit": LOOKED_AT + 1, **_KINDS}
 """What is asked for unless the terms say otherwise: records if they are `dated`, circuits if they are `stated`."""
 
-Candidate = tuple[MessageId, str | None, State, int, Any]
+Candidate = tuple[MessageId, str | None, MessageState, int, Any]
 """Id, lane, state, size and record. The lane of one that was delivered is None: its record tells."""
 
 
 def in_order(connection: Connection, terms: Mapping[str, Any]) -> Iterator[Candidate]:
     """Messages in the order of acceptance: one more than are looked at, to know whether there is more."""
     for id, lane, standing, retry, size, record, circuit in connection.execute(_IN_ORDER, {**_UNDELIVERED, **terms}):
-        state = State.DELIVERED
+        state = MessageState.DELIVERED
         if lane is not None:
             state = state_of(Place(STANDINGS[standing], 0, retry=retry), STATES[circuit or 0])
         yield id, lane, state, size, record
@@ -314,7 +315,7 @@ def undelivered(
     terms = {"first": first, "last": last, "dated": select.before < EVER}
     candidates = takewhile(partial(_is_before, select.before), in_order(connection, terms))
 
-    def read(id: MessageId, lane: str, state: State, *_: Any) -> MessageId | None:
+    def read(id: MessageId, lane: str, state: MessageState, *_: Any) -> MessageId | None:
         is_meant = id not in skip and select.lane in (None, lane) and select.state in (None, state)
         return id if is_meant else None
 

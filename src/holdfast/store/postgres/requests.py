@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import trio
 
-from holdfast.core.errors import StoreAway
+from holdfast.core.errors import StoreUnreachable
 from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.connection import Connection, Result, Work
 from holdfast.store.postgres.ownership import CHANNEL
@@ -52,7 +52,7 @@ class Requests:
     async def ask(self, owner: int, request: bytes) -> bytes:
         """Have another replica carry something out, and wait for its answer."""
         if not self._number():
-            raise StoreAway("this replica has not joined the fleet yet")
+            raise StoreUnreachable("this replica has not joined the fleet yet")
         id, answered = self._random_bits(128).to_bytes(16, "big"), trio.Event()
         self._answers[id] = answered
         try:
@@ -69,7 +69,7 @@ class Requests:
             return answer
         came_late = await self._run(partial(withdraw, id=id))
         if came_late is None:
-            raise StoreAway(f"no answer within {ANSWERED_WITHIN:.0f} s")
+            raise StoreUnreachable(f"no answer within {ANSWERED_WITHIN:.0f} s")
         return came_late
 
     async def serve(self) -> None:
@@ -80,7 +80,7 @@ class Requests:
                 self._called = trio.Event()
                 if not self._number():
                     continue
-                with suppress(StoreAway):
+                with suppress(StoreUnreachable):
                     if self._answers:
                         self._take(await self._run(partial(answers, asked_by=self._number())))
                     for request in await self._run(partial(asked, owner=self._number())):
@@ -90,7 +90,7 @@ class Requests:
 
     async def _carry_out(self, request: Asked) -> None:
         done = await self.carry_out(request.request)
-        with suppress(StoreAway):
+        with suppress(StoreUnreachable):
             await self._run(partial(answer, request=request, answer=done))
         self._under_way.discard(request.id)
 

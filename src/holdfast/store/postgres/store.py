@@ -19,8 +19,8 @@ import trio
 
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreAway, StoreError
-from holdfast.core.message import Entry, Message, MessageId, Standing, State, next_id
+from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreError, StoreUnreachable
+from holdfast.core.message import Entry, Message, MessageId, MessageState, Standing, next_id
 from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, shard_of
 from holdfast.core.store_rules import WATERMARK, StoreRules
 from holdfast.store.embedded.summaries import NEVER
@@ -156,7 +156,7 @@ class PostgresStore:
         self.on_broken: Callable[[str, str, str], None] = lambda table, key, what: None
         self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
         self.on_failed: Callable[[CommitFailed], None] = lambda error: None
-        self.on_away: Callable[[StoreAway | None], None] = lambda reason: None
+        self.on_away: Callable[[StoreUnreachable | None], None] = lambda reason: None
         self.on_time: Callable[[int, int | None], int] = lambda time, asked_at: 0
         self.on_jump: Callable[[int], None] = lambda ahead: None
         self.on_lease: Callable[[int, int], None] = lambda begins_until, run: None
@@ -249,7 +249,7 @@ class PostgresStore:
         self._last_contact, self._is_apart = asked_at, bool(jump)
         return jump
 
-    def disconnected(self, error: StoreAway) -> None:
+    def disconnected(self, error: StoreUnreachable) -> None:
         if not self.away or str(error) != self._trouble:
             self.on_away(error)
         self.away, self._trouble = True, str(error)
@@ -270,7 +270,7 @@ class PostgresStore:
     async def shelve_arrived(self, shards: Mapping[int, int]) -> None:
         """What can't go there now the beats find; see look."""
         self._arrived.forget(shards)
-        with suppress(StoreAway):
+        with suppress(StoreUnreachable):
             while await self.perform(arrivals.ShelveArrived(shards)) >= arrivals.SHELVED_AT_ONCE:
                 pass
 
@@ -334,7 +334,7 @@ class PostgresStore:
             try:
                 with self._arrived.noting_left() as left:
                     found = await arrivals.read(self._reads, ids, own, self._arrived, within=WORKED_WITHIN)
-            except StoreAway as error:
+            except StoreUnreachable as error:
                 self.disconnected(error)  # The first beat after it finds them.
                 continue
             for id, what in found.broken:
@@ -400,7 +400,7 @@ class PostgresStore:
     def _trouble_with(self, operation: Operation) -> StoreError | None:
         """Only what has happened waits for the database: whoever wants something to happen had better hear of it."""
         if self.failed is None and self.away and not isinstance(operation, outcomes.TOGETHER):
-            return StoreAway(AWAY)
+            return StoreUnreachable(AWAY)
         return self.failed
 
     def submit(self, operation: Operation) -> None:
@@ -432,7 +432,7 @@ class PostgresStore:
             with self._arrived.noting_left() as left:
                 results, arrived = await accept.accept(self._accepts, coming, self._room, terms, within=ANSWER_WITHIN)
                 self._arrived_there = [id for id in arrived if id not in left]
-        except StoreAway as error:
+        except StoreUnreachable as error:
             self.disconnected(error)
             raise
         return results
@@ -440,18 +440,18 @@ class PostgresStore:
     async def _send_hints(self, ids: Sequence[MessageId], shards: Sequence[int]) -> None:
         channels, payloads = arrivals.notifications(ids, shards, self._terms(0))
         if channels:
-            with suppress(StoreAway):  # The owners' next beats find them.
+            with suppress(StoreUnreachable):  # The owners' next beats find them.
                 values = {"channels": channels, "payloads": payloads}
                 await self._reads.execute(arrivals.TELL, values, within=WORKED_WITHIN)
 
     async def take_in(self, page: Sequence[Moving]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
-        or was is a Duplicate of itself. Raises StoreAway.
+        or was is a Duplicate of itself. Raises StoreUnreachable.
         """
         work = partial(transfer.take, page=page, room=self._room, terms=self._terms(0))
         try:
             results: list[Any] = await self._moves.run(work, within=MOVED_WITHIN)
-        except StoreAway as error:
+        except StoreUnreachable as error:
             self.disconnected(error)
             raise
         self.arrived([each.message.id for each in page if self.owns(each.message.host)])
@@ -463,9 +463,9 @@ class PostgresStore:
             return [Fenced()] * len(operations)
         membership = self._member.membership
         if membership is None:
-            raise StoreAway("this replica has not joined the fleet yet")
+            raise StoreUnreachable("this replica has not joined the fleet yet")
         if self.away:
-            raise StoreAway(AWAY)  # The next beat finds out whether it is back.
+            raise StoreUnreachable(AWAY)  # The next beat finds out whether it is back.
         owned = dict(self._member.owned)
         group = outcomes.prepare(operations, membership.run) if isinstance(operations[0], outcomes.TOGETHER) else None
         if group is not None and not group.shards <= owned.keys():
@@ -481,7 +481,7 @@ class PostgresStore:
         except RowsLocked:
             self._unsure = ()
             raise
-        except StoreAway as error:
+        except StoreUnreachable as error:
             self._unsure = operations
             self.disconnected(error)
             raise
@@ -502,7 +502,7 @@ class PostgresStore:
         for operation, result in zip(operations, results, strict=True):
             if type(result) is Accepted and isinstance(operation, Accept):
                 self._hand_on(operation, in_order)
-            elif isinstance(result, StoreAway) and not isinstance(operation.done, Hearing):
+            elif isinstance(result, StoreUnreachable) and not isinstance(operation.done, Hearing):
                 continue
             if operation.done is not None:
                 operation.done(result)
@@ -535,7 +535,7 @@ class PostgresStore:
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         for operation, result in zip(operations, results, strict=True):
-            if isinstance(result, (Fenced, StoreAway)):
+            if isinstance(result, (Fenced, StoreUnreachable)):
                 if isinstance(operation.done, Hearing):
                     operation.done(result)
                 continue
@@ -594,14 +594,14 @@ class PostgresStore:
             if not self.away:
                 try:
                     return await self._reads.run(work, within=WORKED_WITHIN)
-                except StoreAway as error:
+                except StoreUnreachable as error:
                     self.disconnected(error)
             await trio.sleep(TRY_AGAIN_AFTER)
 
     async def _show(self, ask: Callable[[Connection, Faults], Result], within: float = SHOWN_WITHIN) -> Result:
         """For operators; records that can't be read are told of once."""
         if self.away:
-            raise StoreAway(AWAY)
+            raise StoreUnreachable(AWAY)
         faults: Faults = []
         result = await self._shows.run(reading(lambda connection: ask(connection, faults)), within=within)
         for fault in faults:
@@ -617,7 +617,7 @@ class PostgresStore:
         return await self._show(lambda connection, faults: queries.story(connection, id, faults))
 
     async def stories(
-        self, state: State | None, lane: str | None, after: MessageId | None, limit: int
+        self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
     ) -> tuple[list[Story], MessageId | None]:
         return await self._show(
             lambda connection, faults: queries.stories(connection, state, lane, after, limit, faults)
@@ -640,7 +640,7 @@ class PostgresStore:
     async def statistics(self) -> StoreStatistics:
         """As of now; while the database is unreachable as they last were."""
         terms = self._terms(0)
-        with suppress(StoreAway):
+        with suppress(StoreUnreachable):
             self._statistics = await self._show(
                 lambda connection, faults: queries.statistics(connection, terms, self.path), STATISTICS_WITHIN
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from holdfast.core.errors import CommitFailed, RowsLocked, StoreAway, StoreError
+from holdfast.core.errors import CommitFailed, RowsLocked, StoreError, StoreUnreachable
 from holdfast.core.message import masked_lane
 from holdfast.store.port import Hearing, Operation
 
@@ -176,7 +176,7 @@ class WriteQueue:
             return
         [lane] = lanes
         if not lane:
-            _tell_failure(operations, StoreAway("rows of the database are locked by someone else"))
+            _tell_failure(operations, StoreUnreachable("rows of the database are locked by someone else"))
             return
         if lane != self._tried_again:
             _logger.warning("outcomes of %s wait for rows that another session has locked", masked_lane(lane))
@@ -194,7 +194,7 @@ class WriteQueue:
                     return await self._write(operations)
             except RowsLocked:
                 raise
-            except StoreAway as away:
+            except StoreUnreachable as away:
                 if not isinstance(operations[0], self._patient):
                     return [away] * len(operations)
                 try:
@@ -213,7 +213,7 @@ class WriteQueue:
                 self._tell(operations, await self._write(operations))
             except RowsLocked:
                 self._set_apart(operations)
-            except (StoreAway, CommitFailed) as error:
+            except (StoreUnreachable, CommitFailed) as error:
                 self._pending = [*operations, *self._pending]
                 # Nothing is tried again after this: whoever waits hears the same of both.
                 self.refuse(CommitFailed(str(error)))

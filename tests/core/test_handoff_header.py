@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.handoff import FARTHEST, MOST_ATTEMPTS, SKEW, Facts, read_facts, write_facts
+from holdfast.core.handoff_header import FARTHEST, MOST_ATTEMPTS, SKEW, HandoffFacts, read_handoff, write_handoff
 from holdfast.core.message import Entry, Message, Place, Standing
 
 NOW = 1_700_000_000_000
@@ -33,11 +33,13 @@ def test_what_is_written_is_read(
     else:
         place = Place(Standing.RETRY, born, due, retry, retry + more, held)
     signed = signed and route is not None
-    assert read_facts(write_facts(entry(place, route, signed=signed)), NOW) == Facts(ID, NOW, place, route, signed)
+    assert read_handoff(write_handoff(entry(place, route, signed=signed)), NOW) == HandoffFacts(
+        ID, NOW, place, route, signed
+    )
 
 
 def test_one_that_could_start_at_once_waits_there() -> None:
-    facts = read_facts(write_facts(entry(Place(Standing.ACTIVE, NOW))), NOW)
+    facts = read_handoff(write_handoff(entry(Place(Standing.ACTIVE, NOW))), NOW)
     assert facts.place == Place(Standing.WAITING, NOW)
 
 
@@ -73,8 +75,8 @@ def test_one_that_could_start_at_once_waits_there() -> None:
 )
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        read_facts(text, NOW)
+        read_handoff(text, NOW)
 
 
 def test_the_good_one_is_read() -> None:
-    assert read_facts(GOOD, NOW).place == Place(Standing.WAITING, NOW)
+    assert read_handoff(GOOD, NOW).place == Place(Standing.WAITING, NOW)

@@ -1,13 +1,12 @@
 """Why a message is where it is, in one sentence: what it waits for, and the rule and the counters behind it."""
 
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState, Reason
-from holdfast.core.message import Attempt, DeadReason, Place, Standing, State
+from holdfast.core.message import Attempt, DeadReason, MessageState, Place, Standing, rfc3339
 from holdfast.core.schedule import RetryRules
-from holdfast.core.times import rfc3339
 
 
 def why(
-    state: State,
+    state: MessageState,
     place: Place | None,
     reason: DeadReason | None,
     attempts: list[Attempt],
@@ -15,13 +14,13 @@ def why(
     circuit_rules: CircuitRules,
     retry_rules: RetryRules,
 ) -> str:
-    if state is State.DELIVERED:
+    if state is MessageState.DELIVERED:
         return f"It was delivered by attempt {attempts[-1].number} with status {attempts[-1].status}."
-    if state is State.IN_FLIGHT:
+    if state is MessageState.IN_FLIGHT:
         return "An attempt is under way."
-    if state is State.DEAD:
+    if state is MessageState.DEAD:
         return _why_dead(reason, retry_rules, circuit)
-    if state is State.HELD and circuit is not None:
+    if state is MessageState.HELD and circuit is not None:
         return _why_held(circuit, circuit_rules, retry_rules)
     if place is not None and place.standing is Standing.RETRY:
         return _why_later(place, attempts, retry_rules)

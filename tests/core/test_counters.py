@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.series import BUCKETS, WIDTH, Series
-from holdfast.core.tally import OPERATIONS, SECONDS, Distribution, Histogram
+from holdfast.core.counters import BUCKET_WIDTH, BUCKETS, OPERATIONS, SECONDS, Distribution, Histogram, Series
 
-NOW = 1_750_000_000_000 // WIDTH * WIDTH
+NOW = 1_750_000_000_000 // BUCKET_WIDTH * BUCKET_WIDTH
 
 
 def test_a_value_is_counted_under_the_first_bound_that_is_not_below_it() -> None:
@@ -45,30 +44,30 @@ def test_a_series_is_a_rate_by_bucket_oldest_first() -> None:
     series = Series()
     for _ in range(10):
         series.add(NOW)
-    series.add(NOW + WIDTH)
-    rates = series.per_second(NOW + 2 * WIDTH)
+    series.add(NOW + BUCKET_WIDTH)
+    rates = series.per_second(NOW + 2 * BUCKET_WIDTH)
     assert len(rates) == BUCKETS
-    assert rates[-2:] == [10 * 1000 / WIDTH, 1000 / WIDTH]
+    assert rates[-2:] == [10 * 1000 / BUCKET_WIDTH, 1000 / BUCKET_WIDTH]
     assert set(rates[:-2]) == {0}
 
 
 def test_the_bucket_under_way_is_left_out() -> None:
     series = Series()
-    series.add(NOW + WIDTH - 1)
-    assert sum(series.per_second(NOW + WIDTH - 1)) == 0
-    assert sum(series.per_second(NOW + WIDTH)) > 0
+    series.add(NOW + BUCKET_WIDTH - 1)
+    assert sum(series.per_second(NOW + BUCKET_WIDTH - 1)) == 0
+    assert sum(series.per_second(NOW + BUCKET_WIDTH)) > 0
 
 
 def test_what_is_older_than_the_chart_is_not_shown() -> None:
     series = Series()
     series.add(NOW)
-    assert series.per_second(NOW + BUCKETS * WIDTH)[0] > 0
-    assert sum(series.per_second(NOW + (BUCKETS + 1) * WIDTH)) == 0
+    assert series.per_second(NOW + BUCKETS * BUCKET_WIDTH)[0] > 0
+    assert sum(series.per_second(NOW + (BUCKETS + 1) * BUCKET_WIDTH)) == 0
 
 
 def test_a_series_stays_small_however_long_it_runs() -> None:
     series = Series()
     for number in range(20 * BUCKETS):
-        series.add(NOW + number * WIDTH)
+        series.add(NOW + number * BUCKET_WIDTH)
         assert len(series._counts) <= BUCKETS + 2
-    assert set(series.per_second(NOW + 20 * BUCKETS * WIDTH)) == {1000 / WIDTH}
+    assert set(series.per_second(NOW + 20 * BUCKETS * BUCKET_WIDTH)) == {1000 / BUCKET_WIDTH}

@@ -19,13 +19,13 @@ from typing import NamedTuple
 from holdfast.core.budget import Budget, HostClass, class_of
 from holdfast.core.circuit import CircuitRules, CircuitState
 from holdfast.core.lane import Host, Lane, position
-from holdfast.core.message import Entry, Kind
+from holdfast.core.message import AttemptKind, Entry
 
-_KINDS = (Kind.PROBE, Kind.FIRST, Kind.RETRY)
-_FIRST, _RETRY, _PROBE = Kind.FIRST, Kind.RETRY, Kind.PROBE
+_KINDS = (AttemptKind.PROBE, AttemptKind.FIRST, AttemptKind.RETRY)
+_FIRST, _RETRY, _PROBE = AttemptKind.FIRST, AttemptKind.RETRY, AttemptKind.PROBE
 _ENABLED, _DISABLED, _FROZEN = CircuitState.ENABLED, CircuitState.DISABLED, CircuitState.FROZEN
 # Names of their own: reaching a member through its enum costs a call.
-_OTHER = {Kind.FIRST: Kind.RETRY, Kind.RETRY: Kind.FIRST}
+_OTHER = {AttemptKind.FIRST: AttemptKind.RETRY, AttemptKind.RETRY: AttemptKind.FIRST}
 ADDRESS_WAIT = 60_000
 """Milliseconds after which a host that waits for its address tries again in any case."""
 WAITING_PER_ADDRESS = 64
@@ -38,18 +38,16 @@ def attempts_per_address(first_attempts: int, per_host: int) -> int:
 
 
 class Start(NamedTuple):
-    """One attempt to begin now. `spell` is what its outcome has to name to the circuit, `host_class` what the budget
-    counts it for.
-    """
+    """One attempt to begin now. `generation` is the circuit's, `host_class` the class that the budget counts it for."""
 
     lane: Lane
     entry: Entry
-    kind: Kind
-    spell: int
+    kind: AttemptKind
+    generation: int
     host_class: int = 0
 
 
-class Side(IntEnum):
+class HostGroup(IntEnum):
     """Hosts by what a further attempt to them may take of a budget."""
 
     IDLE = 0  # answers, nothing in flight
@@ -59,17 +57,17 @@ class Side(IntEnum):
     UNHEARD = 4  # not tried yet or silent, and something in flight
 
 
-_IDLE, _BUSY, _UNTRIED, _SILENT, _UNHEARD = map(int, Side)
-_SIDES = len(Side)
+_IDLE, _BUSY, _UNTRIED, _SILENT, _UNHEARD = map(int, HostGroup)
+_SIDES = len(HostGroup)
 _ANSWERING, _CLASS_UNTRIED, _CLASS_SILENT = map(int, HostClass)
 
 
-class Places(Budget):
+class AttemptBudget(Budget):
     """Attempts in flight at once. A host that may hang gets a second attempt only in the first eighth."""
 
     __slots__ = ()
 
-    def admits_side(self, side: int) -> bool:
+    def admits_group(self, side: int) -> bool:
         if side == _UNHEARD:
             return self.used < self.size // 8
         if side <= _BUSY:
@@ -77,7 +75,7 @@ class Places(Budget):
         return self.admits(side - 1, idle=True)
 
 
-class Ring:
+class RoundRobin:
     """Hosts with something to start of one kind, in turn; apart by side, so that whom the budget admits is found at
     once. Plain numbers inside: going through an enum's members cost a fifth of an attempt.
     """
@@ -85,7 +83,7 @@ class Ring:
     __slots__ = ("_seats", "_sides", "_turn")
 
     def __init__(self) -> None:
-        self._sides: tuple[dict[Host, None], ...] = tuple({} for _ in Side)
+        self._sides: tuple[dict[Host, None], ...] = tuple({} for _ in HostGroup)
         self._seats: dict[Host, int] = {}
         self._turn = 0
 
@@ -102,14 +100,14 @@ class Ring:
             self._sides[mine][host] = None
             self._seats[host] = mine
 
-    def next(self, places: Places) -> Host | None:
+    def next(self, places: AttemptBudget) -> Host | None:
         """The host whose turn it is. The sides alternate: a stream of new hosts can't starve the busy ones."""
         if not self._seats:
             return None
         for offset in range(_SIDES):
             side = (self._turn + offset) % _SIDES
             hosts = self._sides[side]
-            if hosts and places.admits_side(side):
+            if hosts and places.admits_group(side):
                 self._turn = side + 1
                 return next(iter(hosts))
         return None
@@ -122,7 +120,7 @@ class Ring:
             hosts[host] = None
 
 
-def side_of(host: Host) -> int:
+def group_of(host: Host) -> int:
     if host.answers:
         return _BUSY if host.in_flight else _IDLE
     if host.in_flight:
@@ -130,14 +128,14 @@ def side_of(host: Host) -> int:
     return _UNTRIED if host.answers is None else _SILENT
 
 
-class Board:
+class StartOrder:
     """The lanes in memory, and whose turn it is."""
 
     def __init__(self, rules: CircuitRules, *, first_attempts: int, retries: int) -> None:
         self._rules = rules
-        first, retry = Places(first_attempts), Places(retries)
-        self.budgets = {Kind.FIRST: first, Kind.RETRY: retry, Kind.PROBE: retry}
-        self._rings = {kind: Ring() for kind in _KINDS}
+        first, retry = AttemptBudget(first_attempts), AttemptBudget(retries)
+        self.budgets = {AttemptKind.FIRST: first, AttemptKind.RETRY: retry, AttemptKind.PROBE: retry}
+        self._rings = {kind: RoundRobin() for kind in _KINDS}
         self._seating = tuple(self._rings.items())
         self._parked: list[tuple[float, int, Host]] = []
         self._parkings = 0
@@ -145,12 +143,12 @@ class Board:
 
     def configure(self, rules: CircuitRules, *, first_attempts: int, retries: int) -> None:
         self._rules = rules
-        self.budgets[Kind.FIRST].resize(first_attempts)
-        self.budgets[Kind.RETRY].resize(retries)
+        self.budgets[AttemptKind.FIRST].resize(first_attempts)
+        self.budgets[AttemptKind.RETRY].resize(retries)
 
     @property
     def in_flight(self) -> int:
-        return self.budgets[Kind.FIRST].used + self.budgets[Kind.RETRY].used
+        return self.budgets[AttemptKind.FIRST].used + self.budgets[AttemptKind.RETRY].used
 
     def touch(self, lane: Lane, now: int) -> None:
         """A lane's queue or circuit changed: put it among those that may start, or take it away."""
@@ -177,17 +175,17 @@ class Board:
         """An attempt is over, whatever became of it."""
         self.budgets[start.kind].give_back(start.host_class)
         start.lane.host.ended(start.kind)
-        if start.kind is Kind.PROBE:
+        if start.kind is AttemptKind.PROBE:
             start.lane.probing = False
         self.touch(start.lane, now)
 
     def put_back(self, start: Start, now: int) -> None:
         """An attempt was not made after all: its message is next in its lane again."""
         lane, kind = start.lane, start.kind
-        if kind is Kind.PROBE:
+        if kind is AttemptKind.PROBE:
             lane.probe = start.entry
         else:
-            queue = lane.fresh if kind is Kind.FIRST else lane.due
+            queue = lane.fresh if kind is AttemptKind.FIRST else lane.due
             older = sum(1 for _ in takewhile(lambda entry: position(entry) < position(start.entry), queue))
             queue.insert(older, start.entry)
         self.ended(start, now)
@@ -228,38 +226,38 @@ class Board:
         """Whether something could start if its host's rate let it: that is due, as what a Retry-After holds is not."""
         return any(host.hold_until <= now < moment for moment, _, host in self._parked)
 
-    def _kind_in_turn(self, host: Host, kind: Kind) -> Kind:
+    def _kind_in_turn(self, host: Host, kind: AttemptKind) -> AttemptKind:
         other = _OTHER.get(kind)
         if other is None or host.last_kind is not kind or not host.ready[other]:
             return kind
-        allowed = _may_start(host, other) and self.budgets[other].admits_side(side_of(host))
+        allowed = _may_start(host, other) and self.budgets[other].admits_group(group_of(host))
         return other if allowed else kind
 
-    def _start(self, host: Host, kind: Kind, now: int) -> Start:
+    def _start(self, host: Host, kind: AttemptKind, now: int) -> Start:
         lane = host.next_lane(kind)
         entry = self._take(lane, kind)
         host_class = class_of(host.answers)
         self.budgets[kind].take(host_class)
         host.started(kind, now)
-        spell = lane.circuit.begin(self._rules, now, probe=kind is Kind.PROBE)
+        generation = lane.circuit.begin(self._rules, now, probe=kind is AttemptKind.PROBE)
         lane.dirty = True
         self.touch(lane, now)
         self._rings[kind].rotate(host)
-        return Start(lane, entry, kind, spell, host_class)
+        return Start(lane, entry, kind, generation, host_class)
 
-    def _take(self, lane: Lane, kind: Kind) -> Entry:
-        if kind is Kind.PROBE:
+    def _take(self, lane: Lane, kind: AttemptKind) -> Entry:
+        if kind is AttemptKind.PROBE:
             entry = lane.probe
             assert entry is not None
             lane.probe = None
             lane.probing = True
             lane.circuit.probed = position(entry)
             return entry
-        return (lane.fresh if kind is Kind.FIRST else lane.due).popleft()
+        return (lane.fresh if kind is AttemptKind.FIRST else lane.due).popleft()
 
     def _seat(self, host: Host, now: int) -> None:
         quiet_until, ready = host.quiet_until(), host.ready
-        side = side_of(host) if quiet_until <= now else None
+        side = group_of(host) if quiet_until <= now else None
         wanting = False
         for kind, ring in self._seating:
             wants = bool(ready[kind]) and _may_start(host, kind)
@@ -277,7 +275,7 @@ class Board:
             self._seat(host, now)
 
 
-def _may_start(host: Host, kind: Kind) -> bool:
+def _may_start(host: Host, kind: AttemptKind) -> bool:
     """Whether a host has a place for what it has ready of a kind, and nothing has to start before that."""
     return host.has_room(kind) and not (kind is _FIRST and host.reads and host.awaits_older)
 

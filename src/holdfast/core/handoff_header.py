@@ -32,7 +32,7 @@ _FACTS = re.compile(
 )
 
 
-class Facts(NamedTuple):
+class HandoffFacts(NamedTuple):
     """Where a message stands that comes from another holdfast, and what it was there."""
 
     id: MessageId
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
     signed: bool
 
 
-def write_facts(entry: Entry) -> str:
+def write_handoff(entry: Entry) -> str:
     message, place = entry
     text = (
         f"id={id_text(message.id)}; accepted={message.accepted_at}; born={place.born}; "
@@ -55,7 +55,7 @@ def write_facts(entry: Entry) -> str:
     return text
 
 
-def read_facts(text: str, now: int) -> Facts:
+def read_handoff(text: str, now: int) -> HandoffFacts:
     """The facts, or a ValueError that says what is wrong with them."""
     found = _FACTS.fullmatch(text)
     id = parse_id(found["id"]) if found is not None else None
@@ -73,7 +73,7 @@ def read_facts(text: str, now: int) -> Facts:
         place = Place(Standing.WAITING, born, attempts=attempts)
     else:
         place = Place(Standing.RETRY, born, due, retry, attempts, found["held"] is not None)
-    return Facts(id, accepted, place, found["route"], found["signed"] is not None)
+    return HandoffFacts(id, accepted, place, found["route"], found["signed"] is not None)
 
 
 def handoff_digest(id: MessageId) -> bytes:
