@@ -15,6 +15,7 @@ from holdfast.core.outcome import Outcome
 from holdfast.delivery.courier import Courier, RouteTerms
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.delivery.signing import Signer
+from holdfast.http.dial import Origin
 from holdfast.http.errors import (
     BadAnswer,
     ConnectError,
@@ -24,7 +25,6 @@ from holdfast.http.errors import (
     ProxyError,
     TlsError,
 )
-from holdfast.http.transport import Origin
 from tests.support.answers import GivenAnswer
 
 NOW = 1_800_000_000_000

@@ -11,7 +11,7 @@ from holdfast.config import build
 from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied
 from holdfast.delivery.egress import ROUTE_ZONE, Guard, is_route
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Origin
 from tests.support.address_spellings import plain, samples
 
 

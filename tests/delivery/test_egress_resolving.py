@@ -18,9 +18,9 @@ from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.egress import ROUTE_ZONE, Guard
 from holdfast.delivery.lookup_threads import SHARE, THREADS
 from holdfast.delivery.resolver import FAILURE_KEPT_FOR, TIMEOUT
-from holdfast.http.connection import Address
+from holdfast.http.dial import Address, Origin
 from holdfast.http.errors import ConnectError
-from holdfast.http.transport import Origin, Transport
+from holdfast.http.transport import Transport
 from tests.delivery.names import PUBLIC, Names
 from tests.support.address_spellings import numeric, samples
 from tests.support.harness import PATIENCE

@@ -14,7 +14,7 @@ from holdfast.core.errors import NameNotResolved
 from holdfast.delivery import lookup_threads, resolver
 from holdfast.delivery.lookup_threads import FOR_A_THREAD, RECENT_THREADS, SHARE, THREADS
 from holdfast.delivery.resolver import FAILURE_KEPT_FOR, HANGS_AFTER, LAST_GOOD_FOR, TIMEOUT, Resolver
-from holdfast.http.connection import Address
+from holdfast.http.dial import Address
 from tests.delivery.names import PUBLIC, Names
 from tests.support.harness import until
 

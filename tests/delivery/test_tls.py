@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.delivery.tls import ClientCertificate, Contexts, UnusableFile
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Origin
 
 
 @pytest.fixture(scope="module")

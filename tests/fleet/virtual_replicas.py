@@ -19,7 +19,7 @@ from holdfast.core.counters import Counters
 from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.delivery.service import Delivery
 from holdfast.events import News
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Origin
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.store import PostgresStore
 from tests.sim.world import HOST, START, Request, World, settle

@@ -13,14 +13,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
-from holdfast.http.server import Limits, Server, open_tcp_listeners
-from holdfast.http.transport import Origin, Transport
+from holdfast.http.dial import Origin
+from holdfast.http.server import Limits, Server
+from holdfast.http.sockets import open_tcp_listeners
+from holdfast.http.transport import Transport
 from tests.support import http_fuzz
 from tests.support.http_fuzz import Head, head_of
 
 LIMITS = Limits(
     max_body=1 << 20,
-    max_receiving=24 << 20,
+    body_budget=24 << 20,
     max_head=32768,
     max_headers=100,
     max_connections=100,

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from holdfast.http.problem import Problem
-from holdfast.http.server import Request, Response, Server, StreamingResponse, open_unix_listener
+from holdfast.http.errors import Problem
+from holdfast.http.message import Request, Response, StreamingResponse
+from holdfast.http.server import Server
+from holdfast.http.sockets import open_unix_listener
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -407,7 +409,7 @@ async def test_nobody_can_connect_before_the_mode_is_set(tmp_path, monkeypatch):
             refused.append(probe.connect_ex(name) != 0)
         change_mode(name, mode)
 
-    monkeypatch.setattr("holdfast.http.listeners.os.chmod", watching)
+    monkeypatch.setattr("holdfast.http.sockets.os.chmod", watching)
     listener = await open_unix_listener(path, 0o600)
     await listener.aclose()
     assert refused == [True]
@@ -430,7 +432,7 @@ def after_bind(monkeypatch):
             acts.pop()(name)
         return open_file(name, flags, *rest, **more)
 
-    monkeypatch.setattr("holdfast.http.listeners.os.open", watching)
+    monkeypatch.setattr("holdfast.http.sockets.os.open", watching)
     old_mask = os.umask(0)
     yield acts.append
     os.umask(old_mask)

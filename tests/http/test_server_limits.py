@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 import trio
 
-from holdfast.http.message import Pending
-from holdfast.http.server import COMPLAINTS_EVERY, ROOM_SECONDS, Request, Response, StreamingResponse
-from holdfast.http.server_connection import STREAM_PATIENCE, UNSENT
+from holdfast.http.message import PendingResponse, Request, Response, StreamingResponse
+from holdfast.http.server import LOG_INTERVAL, ROOM_SECONDS
+from holdfast.http.server_connection import MAX_UNSENT, STREAM_PATIENCE
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -225,9 +225,9 @@ async def large(request: Request) -> Response:
     return LARGE if request.target == b"/large" else Response(200, [], b"small")
 
 
-def large_at_once(request: Request) -> Pending:
-    pending = Pending()
-    pending.give(LARGE if request.target == b"/large" else Response(200, [], b"small"))
+def large_at_once(request: Request) -> PendingResponse:
+    pending = PendingResponse()
+    pending.resolve(LARGE if request.target == b"/large" else Response(200, [], b"small"))
     return pending
 
 
@@ -287,7 +287,7 @@ async def test_few_answers_are_made_for_who_does_not_take_them(serve, settled):
             client.connect(("127.0.0.1", running.port))
             client.sendall(POST * 1000)
             await settled()
-            assert UNSENT < made * 16384 < 2 * UNSENT
+            assert MAX_UNSENT < made * 16384 < 2 * MAX_UNSENT
 
 
 async def test_a_stream_that_is_stuck_is_closed_to_make_room_after_a_while(serve, settled, mock_clock):
@@ -441,7 +441,7 @@ async def test_closing_to_make_room_is_told_once_in_a_while(serve, caplog, autoj
         (told,) = caplog.messages
         assert "127.0.0.1:" in told
         assert "all its 1 connections" in told
-        await trio.sleep(COMPLAINTS_EVERY)
+        await trio.sleep(LOG_INTERVAL)
         await come_and_go(5)
         assert len(caplog.messages) == 2
 

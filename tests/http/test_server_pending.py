@@ -6,18 +6,18 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from holdfast.http.message import Pending, Request, Response
-from holdfast.http.problem import problem_for_status
+from holdfast.http.errors import problem_for_status
+from holdfast.http.message import PendingResponse, Request, Response
 
 
 class Later:
     """A handler whose answers are given by the test."""
 
     def __init__(self) -> None:
-        self.owed: list[tuple[bytes, Pending]] = []
+        self.owed: list[tuple[bytes, PendingResponse]] = []
 
-    def __call__(self, request: Request) -> Pending:
-        pending = Pending()
+    def __call__(self, request: Request) -> PendingResponse:
+        pending = PendingResponse()
         self.owed.append((request.target, pending))
         return pending
 
@@ -28,7 +28,7 @@ class Later:
 
     def give(self, number: int, answer: object = None) -> None:
         target, pending = self.owed[number]
-        pending.give(Response(200, [], target) if answer is None else answer)
+        pending.resolve(Response(200, [], target) if answer is None else answer)
 
 
 def get(target: bytes, *headers: bytes) -> bytes:
@@ -50,9 +50,9 @@ async def test_one_after_another_on_one_connection(serve, later, each_engine):
 
 
 async def test_an_answer_that_is_there_at_once(serve):
-    def at_once(request: Request) -> Pending:
-        pending = Pending()
-        pending.give(b"HTTP/1.1 204 No Content\r\n\r\n")
+    def at_once(request: Request) -> PendingResponse:
+        pending = PendingResponse()
+        pending.resolve(b"HTTP/1.1 204 No Content\r\n\r\n")
         return pending
 
     async with serve(at_once) as running, running.client() as client:

@@ -9,12 +9,13 @@ from contextlib import suppress
 import pytest
 import trio
 
-from holdfast.http.address_limit import AddressLimit
 from holdfast.http.codec import ResponseParser
-from holdfast.http.connection import Connection, connect
+from holdfast.http.connection import Connection
 from holdfast.http.deadlines import Deadlines
+from holdfast.http.dial import Origin, connect
 from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeError, ExchangeTimeout
-from holdfast.http.transport import Origin, Transport, _Exchange, _talk
+from holdfast.http.pool import AddressLimit
+from holdfast.http.transport import Transport, _Exchange, _talk
 from tests.support.ports import dead_port, refusing_port
 
 HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 5\r\n\r\n"
@@ -220,8 +221,8 @@ async def test_head_and_body_arrive_in_order_however_little_is_taken_at_once(rec
     body = bytes(range(251)) * (size // 251) + b"x" * (size % 251)
     head = large_head(size)[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n"
 
-    async def dial(origin, addresses, deadline, trying):
-        dialled = await connect(addresses, deadline, trying)
+    async def dial(origin, addresses, deadline, progress):
+        dialled = await connect(addresses, deadline, progress)
         dialled.wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         return dialled
 
@@ -638,8 +639,8 @@ async def test_what_was_being_opened_at_a_renewal_is_not_kept(receiver, each_eng
                 transport.renew(max_idle_per_origin=8)
             return [(socket.AF_INET, ("127.0.0.1", there.port))]
 
-        async def dial(origin, addresses, deadline, trying):
-            dialled = await connect(addresses, deadline, trying)
+        async def dial(origin, addresses, deadline, progress):
+            dialled = await connect(addresses, deadline, progress)
             if during == "dialling":
                 transport.renew(max_idle_per_origin=8)
             return dialled

@@ -11,8 +11,8 @@ import trio
 from holdfast.config import Address, build
 from holdfast.core.errors import CommitFailed, EgressDenied
 from holdfast.core.message import Message
-from holdfast.http.listeners import local_address
-from holdfast.http.server import Limits, Server, open_tcp_listeners
+from holdfast.http.server import Limits, Server
+from holdfast.http.sockets import local_address, open_tcp_listeners
 from holdfast.ingest import Ingest
 from holdfast.store.embedded.ledger import Ledger
 from tests.store.memory import MemoryEngine
@@ -20,7 +20,7 @@ from tests.store.memory import MemoryEngine
 NOW = 1_700_000_000_000
 LIMITS = Limits(
     max_body=1 << 20,
-    max_receiving=24 << 20,
+    body_budget=24 << 20,
     max_head=32 << 10,
     max_headers=100,
     max_connections=16,

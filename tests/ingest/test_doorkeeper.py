@@ -13,7 +13,7 @@ HOST = (b"host", b"127.0.0.1:8800")
 
 
 def check(*headers, method="POST", target=b"/https://h/", token=None, listening=HERE):
-    head = RequestHead(method, target, list(headers), "1.1", True, False, 0, False)
+    head = RequestHead(method, target, list(headers), "1.1", True, 0, False, False)
     Doorkeeper(Sidecar(listening, ["gate.test"]), token).check(head)
 
 

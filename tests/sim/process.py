@@ -13,7 +13,7 @@ from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Origin
 from holdfast.ingest import Ingest
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket

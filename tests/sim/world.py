@@ -22,9 +22,9 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.delivery.lanes import LaneCache
 from holdfast.delivery.service import Delivery
 from holdfast.events import News
-from holdfast.http.address_limit import AddressLimit
+from holdfast.http.dial import Origin
 from holdfast.http.errors import ExchangeTimeout
-from holdfast.http.transport import Origin
+from holdfast.http.pool import AddressLimit
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
 from tests.store.memory import MemoryEngine, Session

@@ -36,7 +36,7 @@ class Head(NamedTuple):
 
 
 def head_of(parser: ResponseParser) -> Head | None:
-    return Head(*parser.head, parser.headers) if parser.head is not None else None
+    return Head(*parser.head[:5], parser.headers) if parser.head is not None else None
 
 
 def read_requests(engine: Engine, pieces: Iterable[bytes], max_head: int = 4096, max_body: int = 4096) -> list[object]:

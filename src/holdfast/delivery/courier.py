@@ -15,8 +15,9 @@ from holdfast.core.outcome import Outcome, is_success, of_answer, of_error
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.delivery.signing import SIGNED_HEADERS, Signer
 from holdfast.delivery.tls import ClientCertificate
+from holdfast.http.dial import Origin
 from holdfast.http.errors import ConnectError, ExchangeError, ProxyError
-from holdfast.http.transport import Answer, Origin
+from holdfast.http.transport import Answer
 
 MAX_ORIGINS = 1024
 """Origins that are cached. Apps can name any number of them."""

@@ -13,9 +13,17 @@ from holdfast.core.addresses import unmapped
 from holdfast.core.errors import NameNotResolved
 from holdfast.delivery.egress import HostList
 from holdfast.http.codec import best_engine
-from holdfast.http.connection import Address, Dialled, Origin, Trying, connect, format_address, in_turn
+from holdfast.http.dial import (
+    Address,
+    Dialled,
+    Origin,
+    Progress,
+    connect,
+    dial_first_reachable,
+    format_address,
+    open_tunnel,
+)
 from holdfast.http.errors import ConnectError, ProxyError
-from holdfast.http.tunnel import open_tunnel
 
 JudgePeer = Callable[[Origin, str], None]
 LookUp = Callable[[str, int], Awaitable[Sequence[Address]]]
@@ -44,20 +52,20 @@ class Dialer:
         self._proxy = settings.proxy
         self._authorization = settings.authorization
 
-    async def dial(self, origin: Origin, addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:
+    async def dial(self, origin: Origin, addresses: Sequence[Address], deadline: float, progress: Progress) -> Dialled:
         """Tries the addresses in turn, also through the proxy: it may reach another address if it fails for one."""
-        return await in_turn(addresses, deadline, partial(self._dial_one, origin, trying))
+        return await dial_first_reachable(addresses, deadline, partial(self._dial_one, origin, progress))
 
-    async def _dial_one(self, origin: Origin, trying: Trying, address: Address, until: float) -> Dialled:
+    async def _dial_one(self, origin: Origin, progress: Progress, address: Address, until: float) -> Dialled:
         if self._proxy is None or self._bypasses_proxy(origin.host, address):
-            return await self._dial_directly(origin, trying, address, until)
-        return await self._dial_through(self._proxy, trying, format_address(address[1]), until)
+            return await self._dial_directly(origin, progress, address, until)
+        return await self._dial_through(self._proxy, progress, format_address(address[1]), until)
 
     def _bypasses_proxy(self, host: str, address: Address) -> bool:
         return self._no_proxy.has_name(host) or self._no_proxy.has_address(unmapped(ip_address(address[1][0])))
 
-    async def _dial_directly(self, origin: Origin, trying: Trying, address: Address, until: float) -> Dialled:
-        dialled = await connect([address], until, trying)
+    async def _dial_directly(self, origin: Origin, progress: Progress, address: Address, until: float) -> Dialled:
+        dialled = await connect([address], until, progress)
         try:
             self._judge_peer(origin, dialled.address)
         except BaseException:
@@ -65,10 +73,10 @@ class Dialer:
             raise
         return dialled
 
-    async def _dial_through(self, proxy: tuple[str, int], trying: Trying, target: str, until: float) -> Dialled:
+    async def _dial_through(self, proxy: tuple[str, int], progress: Progress, target: str, until: float) -> Dialled:
         # Read together with the proxy: after a reload the old proxy must not get the new credentials.
         authorization = self._authorization
-        trying(target, "reach_proxy")
+        progress(target, "reach_proxy")
         try:
             dialled = await connect(await self._look_up(*proxy), until, _ignore_stage)
         except NameNotResolved as error:
@@ -76,7 +84,7 @@ class Dialer:
         except ConnectError as error:
             name = error.address or format_address(proxy)
             raise ProxyError(f"the proxy {name} can't be reached: {error.detail}", target, here=True) from error
-        trying(target, "proxy")
+        progress(target, "proxy")
         try:
             return await open_tunnel(dialled, target, authorization, self._engine)
         except ProxyError as error:

@@ -23,8 +23,7 @@ from holdfast.config.hosts import names_among
 from holdfast.core.addresses import IpAddress, IpNetwork, Opening, Range, range_of, unmapped
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.resolver import GetAddrInfo, Resolver
-from holdfast.http.connection import Address
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Address, Origin
 
 ROUTE_ZONE = "route"
 """Prefix of the zones of connections that a route's exemption opened. Other messages to the same host never use them.

@@ -22,8 +22,9 @@ from holdfast.core.handoff_header import write_handoff
 from holdfast.core.message import Entry, id_text, masked_lane
 from holdfast.delivery.courier import Carrier
 from holdfast.delivery.egress import ROUTE_ZONE
+from holdfast.http.dial import Origin
 from holdfast.http.errors import ExchangeError
-from holdfast.http.transport import Answer, Origin
+from holdfast.http.transport import Answer
 from holdfast.store.port import HandOver, Shelve, Store
 
 PAGE = 128

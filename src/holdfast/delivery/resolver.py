@@ -20,7 +20,7 @@ import trio
 
 from holdfast.core.errors import NameNotResolved
 from holdfast.delivery.lookup_threads import Found, LookupThreads
-from holdfast.http.connection import Address
+from holdfast.http.dial import Address
 
 TIMEOUT = 10.0
 HANGS_AFTER = 1.0

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from holdfast.config import read_regular, stat_regular, unreadable
 from holdfast.delivery.egress import ROUTE_ZONE
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Origin
 
 
 class UnusableFile(Exception):

@@ -15,7 +15,8 @@ from holdfast.demo.clock import FastClock
 from holdfast.demo.receiver import LOOPBACK
 from holdfast.demo.transports import plain_transport
 from holdfast.events import News
-from holdfast.http.server import LOCAL_LIMITS, Server, open_tcp_listeners
+from holdfast.http.server import LOCAL_LIMITS, Server
+from holdfast.http.sockets import open_tcp_listeners
 from holdfast.http.transport import Resolve
 from holdfast.ingest.handler import Ingest
 from holdfast.operate.actions import Actions

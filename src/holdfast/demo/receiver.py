@@ -11,8 +11,10 @@ from typing import Any
 
 import trio
 
-from holdfast.http.connection import Origin
-from holdfast.http.server import LOCAL_LIMITS, Request, Response, Server, open_tcp_listeners
+from holdfast.http.dial import Origin
+from holdfast.http.message import Request, Response
+from holdfast.http.server import LOCAL_LIMITS, Server
+from holdfast.http.sockets import open_tcp_listeners
 
 LOOPBACK = "127.0.0.1"
 WORK = 0.02

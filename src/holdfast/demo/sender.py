@@ -9,7 +9,7 @@ from holdfast.config import Address
 from holdfast.demo.promise import promise
 from holdfast.demo.receiver import Addresses
 from holdfast.demo.transports import plain_transport
-from holdfast.http.transport import Origin
+from holdfast.http.dial import Origin
 
 PATIENCE = 30.0
 ACCEPTED = 202

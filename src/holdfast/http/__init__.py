@@ -1,25 +1,20 @@
-"""HTTP/1.1 on trio, for both sides of a gateway. This room knows nothing of webhooks.
+"""HTTP/1.1 on trio: a server and a client transport. Knows nothing of webhooks.
 
-errors.py           what can go wrong, drawn as one tree
-problem.py          refusals as RFC 9457 problem documents
-message.py          Request, Response, StreamingResponse and Pending, and how a response becomes bytes
-strict.py           the grammar of heads: what is refused, whichever engine reads it
-cutter.py           where a head ends
-body.py             bodies by length, in chunks, until close
-codec.py            the sans-IO parsers and the choice of engine
-codec_h11.py        the engine that is always there
-codec_httptools.py  the fast one
-familiar.py         heads that were read before
-wire.py             a connected socket that waits only when it must; readiness.py hears for all of them
-deadlines.py        many deadlines under one timer
-listeners.py        TCP and Unix sockets to listen on
-server.py           the accept loops, the limit on connections, stopping
-receiving.py        how many bytes of request bodies are held at once
-server_connection.py the loop of one connection
-connection.py       one dialled connection, plain or TLS
-tunnel.py           a way through a forward proxy
-pool.py             idle connections by origin
-address_limit.py    how many exchanges one address may have under way
-transport.py        one exchange from address to answer, under one deadline
-httpx_face.py       the same as an httpx transport; the only module here that imports httpx
+errors.py             all exceptions as one tree, and problem documents (RFC 9457)
+message.py            Request, Response, StreamingResponse, PendingResponse, and their encoding
+head_grammar.py       where a head ends, and everything that is refused in one
+body.py               decoders for bodies: by length, in chunks, until the connection ends
+codec.py              the parsers without I/O, the cache of parsed heads, the choice of an engine
+codec_h11.py          the engine that is always available
+codec_httptools.py    the fast engine
+wire.py               a connected socket that waits only if it must
+deadlines.py          many deadlines under one timer
+sockets.py            TCP and Unix sockets to listen on
+server.py             accept loops, limits on connections and on bodies, stopping
+server_connection.py  one connection of the server
+dial.py               how a connection is opened: directly or through a forward proxy
+connection.py         an open connection to an origin, plain or TLS
+pool.py               idle connections by origin, and the limit for one address
+transport.py          one exchange, from the address to the answer, under one deadline
+httpx_transport.py    the transport for httpx clients; the only module that imports httpx
 """

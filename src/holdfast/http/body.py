@@ -1,8 +1,7 @@
-"""Bodies: delimited by a length, by chunks, or by the end of the connection.
+"""Decoders for bodies that end by a length, by chunks, or with the connection.
 
-Each decoder keeps what it decoded in `body`, up to `limit`, and what came after its end in `leftover`. It
-raises `ProtocolError`: 400 for broken framing, 413 past the limit; what was decoded until then stays in
-`body`.
+A decoder collects the body in `body`, up to `limit`, and bytes after its end in `leftover`. It raises `ProtocolError`:
+400 for broken framing, 413 for a body over the limit. `body` then holds everything decoded before.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from typing import Protocol
 
 from holdfast.http.errors import ProtocolError
-from holdfast.http.strict import is_field_line
+from holdfast.http.head_grammar import is_field_line
 
 MAX_CHUNK_LINE = 256
 MAX_CHUNK_EXTENSIONS = 4096
@@ -28,7 +27,7 @@ class Body(Protocol):
     def feed(self, data: bytes) -> None: ...
 
     def feed_end(self) -> None:
-        """The connection ended. Only a body that lasts until then is complete by it."""
+        """The connection ended. This completes a `BodyUntilEnd`, and no other body."""
 
 
 class SizedBody:
@@ -66,7 +65,7 @@ class BodyUntilEnd:
 
 
 class ChunkedBody:
-    """Strict: CRLF only, bounded extensions and trailers, both dropped."""
+    """Accepts CRLF only. Extensions and trailers are bounded and dropped."""
 
     def __init__(self, limit: int) -> None:
         self.body = bytearray()
@@ -77,7 +76,7 @@ class ChunkedBody:
         self._missing = 0
         self._extensions_left = MAX_CHUNK_EXTENSIONS
         self._trailers_left = MAX_TRAILERS
-        # Not bound to this object: that would be a cycle, and keep the body until the collector comes by.
+        # A bound method would make a reference cycle, which keeps the body until a garbage collection.
         self._step = ChunkedBody._read_size
 
     def feed(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The sans-IO port: bytes in, heads and bodies out, for both directions, whichever engine reads the heads.
+"""Parsers for requests and responses. They do no I/O: bytes in, heads and bodies out.
 
-This module cuts the stream into heads and bodies. strict.py says what is refused, body.py decodes bodies, and
-an engine turns a head that passed into method, target and headers. So no engine ever decides where a message
-ends, and both give the same reading of every byte.
+This module splits the stream into heads and bodies. head_grammar.py refuses heads, body.py decodes bodies, and an
+engine turns an accepted head into method, target and headers. So no engine decides where a message ends, and all
+engines read every byte in the same way.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol, cast
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from holdfast.http.body import Body, BodyUntilEnd, ChunkedBody, SizedBody
-from holdfast.http.cutter import END_OF_HEAD, HeadCutter
 from holdfast.http.errors import BadAnswer, ProtocolError
-from holdfast.http.familiar import Familiar
-from holdfast.http.message import Headers
-from holdfast.http.strict import (
-    Framing,
+from holdfast.http.head_grammar import (
+    END_OF_HEAD,
+    HeadBuffer,
+    ResponseHead,
     check_request,
     check_request_start,
     check_response,
@@ -26,19 +25,22 @@ from holdfast.http.strict import (
     with_plain_coding,
     without_framing,
 )
+from holdfast.http.message import Headers
 
 MAX_URL = 8192
 MAX_ANSWER_HEAD = 65536
 MAX_ANSWER_HEADERS = 256
 MAX_INFORMATIONAL = 64
+MAX_CACHED_HEADS = 512
+MAX_CACHED_HEAD_SIZE = 1_024
 
 ENGINES = ("httptools", "h11")
 
 
 class Engine(Protocol):
-    """Reads one complete head that strict.py has passed. Names come out in lower case, values stripped.
+    """Reads one complete head that head_grammar.py accepts. Lowers the names and strips the values of headers.
 
-    Raises ValueError if it won't read it.
+    Raises ValueError for a head that it can't read.
     """
 
     name: str
@@ -49,27 +51,8 @@ class Engine(Protocol):
     def read_response(self, raw: bytes) -> Headers: ...
 
 
-class RequestHead(NamedTuple):
-    method: str
-    target: bytes
-    headers: Headers
-    http_version: str
-    keep_alive: bool
-    expect_continue: bool
-    content_length: int | None
-    chunked: bool
-
-
-class ResponseHead(NamedTuple):
-    status: int
-    http_version: str
-    keep_alive: bool
-    content_length: int | None
-    chunked: bool
-
-
 def best_engine() -> Engine:
-    """httptools where it is installed, else h11."""
+    """httptools if it is installed, else h11."""
     return engine("httptools" if find_spec("httptools") else "h11")
 
 
@@ -81,12 +64,50 @@ def engine(name: str) -> Engine:
     return cast(Engine, module.ENGINE)
 
 
-class RequestParser:
-    """Reads requests one after another from one connection.
+class RequestHead(NamedTuple):
+    method: str
+    target: bytes
+    headers: Headers
+    http_version: str
+    keep_alive: bool
+    content_length: int | None
+    chunked: bool
+    expect_continue: bool
 
-    After each `feed` look at `head` (None until it is complete) and `complete`; `body` is whole once it is.
-    Bytes of the next request are kept until `next_message()`. Raises `ProtocolError`, and is of no use after
-    that.
+
+CachedHead = TypeVar("CachedHead", RequestHead, ResponseHead)
+
+
+class HeadCache(Generic[CachedHead]):
+    """Parsed heads by their bytes. They are shared: nobody may change one.
+
+    Heads repeat: an app sends the same ones again and again, a receiver as long as its `Date` is the same. Parsing two
+    heads was a tenth of a webhook's cost. If every head is new, the lookup costs a fiftieth of that. Refusals are not
+    cached.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, CachedHead] = {}
+
+    def find(self, raw: bytes) -> CachedHead | None:
+        return self._heads.get(raw)
+
+    def keep(self, raw: bytes, head: CachedHead) -> None:
+        """A full cache is emptied first."""
+        if len(raw) > MAX_CACHED_HEAD_SIZE:
+            return
+        if len(self._heads) >= MAX_CACHED_HEADS:
+            self._heads.clear()
+        self._heads[raw] = head
+
+
+class RequestParser:
+    """Reads the requests of one connection, one after another.
+
+    After each `feed`, `head` is None until the head is complete, and `body` is valid once `complete` is true. Bytes of
+    the next request are kept until `next_message()`. A parser that raised `ProtocolError` can't be used again.
     """
 
     def __init__(
@@ -96,14 +117,14 @@ class RequestParser:
         max_head: int,
         max_headers: int,
         max_body: int,
-        familiar: Familiar[RequestHead] | None = None,
+        head_cache: HeadCache[RequestHead] | None = None,
     ) -> None:
-        """`familiar` is for parsers of the same engine and limits."""
+        """Parsers that share a `head_cache` must have the same engine and limits."""
         self._engine = engine
-        self._familiar = familiar or Familiar()
+        self._head_cache = head_cache or HeadCache()
         self._max_headers = max_headers
         self._max_body = max_body
-        self._cutter = HeadCutter(max_head, check_request_start)
+        self._head_buffer = HeadBuffer(max_head, check_request_start)
         self._leftover = b""
         self._reset()
 
@@ -117,25 +138,25 @@ class RequestParser:
 
     @property
     def started(self) -> bool:
-        """Whether anything of the current request has come."""
-        return self.head is not None or bool(self._cutter)
+        """Whether a part of the current request has arrived."""
+        return self.head is not None or bool(self._head_buffer)
 
     @property
     def received(self) -> int:
-        """Bytes of a body that is not complete yet."""
+        """The size of an incomplete body so far."""
         return len(self._body.body) if self._body is not None else 0
 
     def take_body(self) -> bytes:
-        """The body, for whoever handles it: it is not held here any longer."""
+        """Returns the body and releases it here."""
         body, self.body = self.body, b""
         return body
 
     def drop_body(self) -> None:
-        """What has come of a body is not needed: the request is refused."""
+        """Releases an incomplete body, for a request that is refused."""
         self._body = None
 
     def next_message(self) -> None:
-        """Forget the current request and go on with what came after it."""
+        """Forgets the current request and continues with the bytes after it."""
         leftover, self._leftover = self._leftover, b""
         self._reset()
         if leftover:
@@ -146,11 +167,11 @@ class RequestParser:
             self._leftover += data
             return
         if self.head is None:
-            if self._blank < 2 and not self._cutter:
+            if self._blank < 2 and not self._head_buffer:
                 data = self._skip_blank_line(data)
-            if not data or (cut := self._cutter.cut(data)) is None:
+            if not data or (split := self._head_buffer.split(data)) is None:
                 return
-            head, data = cut
+            head, data = split
             self.head = self._read_head(head)
             if self._take_whole_body(self.head, data):
                 return
@@ -160,10 +181,10 @@ class RequestParser:
         self._body.feed(data)
         if self._body.complete:
             self.complete, self.body, self._leftover = True, bytes(self._body.body), self._body.leftover
-            self._body = None  # the answer may take long, and one copy is enough
+            self._body = None  # the response may take long, and one copy is enough
 
     def _skip_blank_line(self, data: bytes) -> bytes:
-        # RFC 9112, 2.2: old clients send one empty line more than they should after a body.
+        # RFC 9112, 2.2: old clients send an empty line too many after a body.
         while self._blank < 2 and data and data[0] == b"\r\n"[self._blank]:
             self._blank += 1
             data = data[1:]
@@ -172,10 +193,10 @@ class RequestParser:
         return data
 
     def _read_head(self, raw: bytes) -> RequestHead:
-        head = self._familiar.find(raw)
+        head = self._head_cache.find(raw)
         if head is None:
             head = self._read_new_head(raw)
-            self._familiar.keep(raw, head)
+            self._head_cache.keep(raw, head)
         return head
 
     def _read_new_head(self, raw: bytes) -> RequestHead:
@@ -186,16 +207,7 @@ class RequestParser:
             method, target, headers = self._engine.read_request(with_plain_coding(raw) if framing.chunked else raw)
         except ValueError as error:
             raise ProtocolError(400, f"malformed request: {error}") from error
-        return RequestHead(
-            method,
-            target,
-            headers,
-            framing.http_version,
-            framing.keep_alive,
-            framing.expect_continue,
-            framing.content_length,
-            framing.chunked,
-        )
+        return RequestHead(method, target, headers, *framing[:5])
 
     def _decoder(self, head: RequestHead) -> Body:
         if head.chunked:
@@ -203,7 +215,7 @@ class RequestParser:
         return SizedBody(head.content_length or 0, self._max_body)
 
     def _take_whole_body(self, head: RequestHead, data: bytes) -> bool:
-        """The common case: the body came with the head, or there is none."""
+        """The common case: there is no body, or it came with the head."""
         length = head.content_length or 0
         if head.chunked or len(data) < length:
             return False
@@ -213,12 +225,11 @@ class RequestParser:
 
 
 class ResponseParser:
-    """Reads one answer. Informational ones (1xx) are skipped.
+    """Reads one response. Skips informational ones (1xx).
 
-    Raises `BadAnswer` (without an address) until the head is complete. After that nothing raises: the outcome
-    is decided, and a body that breaks its framing or exceeds `max_body` sets `broken`; `body` is what was
-    read. Framing that makes no sense does not raise either. It sets `broken` at once on a success: its body is of no
-    use, and waiting for an end that may never come would keep a place from others.
+    Raises `BadAnswer`, without an address, until the head is complete. After that nothing raises, because the outcome
+    is decided: a body with broken framing or over `max_body` sets `broken`, and `body` holds the part before. A success
+    with odd framing is `broken` at once: its body is not needed, and its end might never come.
     """
 
     def __init__(
@@ -227,13 +238,13 @@ class ResponseParser:
         *,
         max_body: int,
         to_head_request: bool = False,
-        familiar: Familiar[tuple[int, Framing]] | None = None,
+        head_cache: HeadCache[ResponseHead] | None = None,
     ) -> None:
         self._engine = engine
-        self._familiar = familiar
+        self._head_cache = head_cache
         self._max_body = max_body
         self._to_head_request = to_head_request
-        self._cutter: HeadCutter | None = None
+        self._head_buffer: HeadBuffer | None = None
         self._informational = 0
         self._body: Body | None = None
         self._raw = b""
@@ -246,7 +257,7 @@ class ResponseParser:
 
     @property
     def headers(self) -> Headers:
-        """Of the final head. Those of a success are read when they are asked for, and a courier never does."""
+        """The headers of the final head. Those of a success are parsed on demand: delivery never needs them."""
         if self._headers is None:
             chunked = self.head is not None and self.head.chunked
             self._headers = self._engine.read_response(with_plain_coding(self._raw) if chunked else self._raw)
@@ -258,7 +269,7 @@ class ResponseParser:
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection can carry another exchange after this one."""
+        """Whether the connection can carry another exchange."""
         return (
             self.complete
             and not self.leftover
@@ -285,23 +296,25 @@ class ResponseParser:
             self.broken = not self.complete
 
     def _feed_heads(self, data: bytes) -> bytes:
-        """Reads heads up to the final one; what follows it is returned."""
+        """Reads heads up to the final one. Returns the bytes after it."""
         while self.head is None and data:
-            if self._cutter is None:
+            if self._head_buffer is None:
+                # The common case, without a buffer: the head came whole.
                 end = data.find(END_OF_HEAD, 0, MAX_ANSWER_HEAD) + 4
                 if end > 3:
                     self._read_head(data[:end])
                     data = data[end:]
                     continue
-                self._cutter = HeadCutter(MAX_ANSWER_HEAD, check_response_start)
-            if (cut := self._cutter.cut(data)) is None:
+                self._head_buffer = HeadBuffer(MAX_ANSWER_HEAD, check_response_start)
+            if (split := self._head_buffer.split(data)) is None:
                 return b""
-            raw, data = cut
+            raw, data = split
             self._read_head(raw)
         return data
 
     def _read_head(self, raw: bytes) -> None:
-        status, framing = self._check(raw)
+        head = self._check(raw)
+        status = head.status
         if status == 101:
             raise ProtocolError(400, "the answer switches protocols, which was not asked for")
         if status < 200:
@@ -309,30 +322,28 @@ class ResponseParser:
             if self._informational > MAX_INFORMATIONAL:
                 raise ProtocolError(400, f"more than {MAX_INFORMATIONAL} informational answers")
             return
-        self._raw = without_framing(raw) if framing.odd else raw
-        self.head = ResponseHead(
-            status, framing.http_version, framing.keep_alive, framing.content_length, framing.chunked
-        )
+        self._raw = without_framing(raw) if head.odd else raw
+        self.head = head
         if status >= 300:
-            _ = self.headers  # what the engine refuses is a bad answer now, and not a surprise to whoever asks later
+            _ = self.headers  # if the engine refuses them, this is a bad answer now and not an error later
         if self._to_head_request or status == 204 or status == 304:
             self._body = SizedBody(0, self._max_body)
-        elif framing.chunked:
+        elif head.chunked:
             self._body = ChunkedBody(self._max_body)
-        elif framing.content_length is not None:
-            self._body = SizedBody(framing.content_length, self._max_body)
+        elif head.content_length is not None:
+            self._body = SizedBody(head.content_length, self._max_body)
         else:
             self._body = BodyUntilEnd(self._max_body)
-        self.broken = framing.odd and status < 300 and not self._body.complete
+        self.broken = head.odd and status < 300 and not self._body.complete
 
-    def _check(self, raw: bytes) -> tuple[int, Framing]:
-        if self._familiar is None:
+    def _check(self, raw: bytes) -> ResponseHead:
+        if self._head_cache is None:
             return check_response(raw, MAX_ANSWER_HEADERS)
-        checked = self._familiar.find(raw)
-        if checked is None:
-            checked = check_response(raw, MAX_ANSWER_HEADERS)
-            self._familiar.keep(raw, checked)
-        return checked
+        head = self._head_cache.find(raw)
+        if head is None:
+            head = check_response(raw, MAX_ANSWER_HEADERS)
+            self._head_cache.keep(raw, head)
+        return head
 
     def _feed_body(self, body: Body, data: bytes) -> None:
         if self.complete or self.broken:

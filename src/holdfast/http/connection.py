@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import errno
 import math
-import os
-import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
 
 import trio
 
 from holdfast.http.deadlines import Deadline, Deadlines
-from holdfast.http.errors import ConnectError, ProxyError, Stage, TlsEnded, TlsError
+from holdfast.http.dial import READ_SIZE, Dialled, Origin
+from holdfast.http.errors import TlsEnded, TlsError
 from holdfast.http.wire import Data, Wire
 
-READ_SIZE = 16384
 JOINED = 4096
 """Up to here head and body are joined: that takes less than handing them over one by one."""
 TLS_AT_ONCE = 16384
@@ -29,39 +25,10 @@ HANDSHAKE_BYTES = 256 << 10
 DATALESS_RECORDS = 32
 """TLS records without data in one exchange: a few tickets come after a handshake, and keys are seldom renewed."""
 
-_NO_WAY_FROM_HERE = frozenset({errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TLS_RECORD_TYPES = range(20, 25)
 _HANDSHAKE = b"\x16"
 _SERVER_HELLO, _KEY_SHARE, _FINITE_FIELDS = b"\x02", 51, range(0x0100, 0x0200)
 _TLS_VERSIONS = frozenset({"TLSv1.2", "TLSv1.3"})
-
-Address = tuple[socket.AddressFamily, tuple[Any, ...]]
-
-Trying = Callable[[str, Stage], None]
-"""Told which address is tried, and how far that has come."""
-
-
-class Origin(NamedTuple):
-    """Where requests go. `host` is an ASCII name or a literal address without brackets.
-
-    `zone` keeps connections apart that must never be shared, such as those under another client certificate.
-    """
-
-    scheme: str
-    host: str
-    port: int
-    zone: str = ""
-
-
-class Dialled(NamedTuple):
-    """A connection, and where it leads to as "ip:port"."""
-
-    wire: Wire
-    address: str
-
-
-Dial = Callable[[Origin, Sequence[Address], float, Trying], Awaitable[Dialled]]
-"""How one of the addresses of an origin is reached, by a deadline."""
 
 
 class Connection:
@@ -235,76 +202,6 @@ def _refuse_slow_exchange(record: bytes) -> None:
         if kind == _KEY_SHARE and int.from_bytes(hello[place : place + 2], "big") in _FINITE_FIELDS:
             raise OSError(errno.EPROTO, "it chose a finite field for the key exchange, which takes too long")
         place += length
-
-
-async def in_turn(
-    addresses: Sequence[Address], deadline: float, dial_one: Callable[[Address, float], Awaitable[Dialled]]
-) -> Dialled:
-    """Dials each address in turn. Each may use an equal share of the time left, the last one all of it.
-
-    If none answers, the error is that of the last one tried, but "no route from here" never hides what an
-    address that could be reached has said. A proxy that is at fault itself would be so for every address.
-    """
-    failure: ConnectError | ProxyError | None = None
-    for position, address in enumerate(addresses):
-        others = len(addresses) - position - 1
-        now = trio.current_time()
-        until = now + (deadline - now) / (others + 1)
-        try:
-            if not others:
-                return await dial_one(address, deadline)
-            with trio.move_on_at(until):
-                return await dial_one(address, until)
-            late = "the connection was not established in time"
-            failure = ConnectError(late, format_address(address[1]), errno.ETIMEDOUT)
-        except ConnectError as error:
-            if failure is None or error.errno not in _NO_WAY_FROM_HERE:
-                failure = error
-        except ProxyError as error:
-            if error.here:
-                raise
-            failure = error
-    try:
-        raise failure or ConnectError("there is no address to connect to")
-    finally:
-        del failure  # held by its own frame it would keep the whole exchange until the collector comes by
-
-
-async def connect(addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:
-    async def dial_one(address: Address, until: float) -> Dialled:
-        family, name = address
-        trying(format_address(name), "connect")
-        try:
-            return await _connect_one(family, name)
-        except OSError as error:
-            raise ConnectError(_system_text(error), format_address(name), error.errno) from error
-
-    return await in_turn(addresses, deadline, dial_one)
-
-
-async def connect_directly(origin: Origin, addresses: Sequence[Address], deadline: float, trying: Trying) -> Dialled:
-    return await connect(addresses, deadline, trying)
-
-
-async def _connect_one(family: socket.AddressFamily, name: tuple[Any, ...]) -> Dialled:
-    sock = trio.socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await sock.connect(name)
-        address = format_address(sock.getpeername())
-        return Dialled(Wire.taken_from(sock), address)
-    except BaseException:
-        sock.close()
-        raise
-
-
-def format_address(name: tuple[Any, ...]) -> str:
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _system_text(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _reason(error: BaseException) -> str:

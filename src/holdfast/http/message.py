@@ -1,8 +1,10 @@
-"""A request as a handler sees it, what a handler may return, and how that becomes bytes.
+"""A request as a handler gets it, the responses that it may return, and their encoding.
 
-A handler returns a `Response`; or `bytes`, an answer encoded once with `Response.encode()` and sent as it is;
-or a `StreamingResponse`, whose pieces are sent as they come. A handler is a coroutine, or a function that returns a
-`Pending`.
+A handler returns one of:
+- a `Response`;
+- `bytes`, a response that was encoded once with `Response.encode()` and is sent unchanged;
+- a `StreamingResponse`, whose pieces are sent one by one;
+- a `PendingResponse`, if the handler is a plain function and not a coroutine.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phr
 
 @dataclass(slots=True)
 class Request:
-    """`local` is the address of the listener that it came in by: (host, port), or a Unix socket's path."""
+    """`local` is the address of the listener: (host, port), or the path of a Unix socket."""
 
     method: str
     target: bytes
@@ -31,7 +33,7 @@ class Request:
     local: LocalAddress
 
     def header(self, name: bytes) -> bytes | None:
-        """The first value of a header, its name given in lower case."""
+        """Returns the first value of a header. `name` is in lower case."""
         for key, value in self.headers:
             if key == name:
                 return value
@@ -43,66 +45,65 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """`content-length` is added when it is encoded; everything else is the handler's."""
+    """`encode` adds `content-length`. All other headers come from the handler."""
 
     status: int
     headers: Headers = field(default_factory=list)
     body: bytes = b""
 
     def encode(self) -> bytes:
-        """The whole answer. What does not change is encoded once and returned from handlers as it is."""
         # RFC 9110, 8.6: a 204 must not carry content-length.
         length = b"\r\n" if self.status == 204 else b"content-length: %d\r\n\r\n" % len(self.body)
         return _encode_head(self.status, self.headers) + length + self.body
 
 
-class Pending:
-    """An answer that comes later, and that no task has to wait for: it is sent by whoever gives it.
+class PendingResponse:
+    """A response that follows later. No task waits for it: `resolve` sends it.
 
-    What is given is an answer, or an exception that says why there is none. It is kept only until somebody listens: an
-    exception holds the frames that raised it, and with them this.
+    The result is a response, or an exception that says why there is none. It is stored only until there is a callback:
+    an exception holds the frames that raised it, and these hold this object.
     """
 
-    __slots__ = ("_given", "_listener")
+    __slots__ = ("_callback", "_result")
 
     def __init__(self) -> None:
-        self._given: Response | bytes | Exception | None = None
-        self._listener: Callable[[Response | bytes | Exception], None] | None = None
+        self._result: Response | bytes | Exception | None = None
+        self._callback: Callable[[Response | bytes | Exception], None] | None = None
 
-    def give(self, given: Response | bytes | Exception) -> None:
-        if self._listener is not None:
-            self._listener(given)
+    def resolve(self, result: Response | bytes | Exception) -> None:
+        if self._callback is not None:
+            self._callback(result)
         else:
-            self._given = given
+            self._result = result
 
-    def then(self, listener: Callable[[Response | bytes | Exception], None]) -> None:
-        """Have somebody told, at once if it is there already."""
-        self._listener = listener
-        if self._given is not None:
-            listener(self._given)
+    def when_resolved(self, callback: Callable[[Response | bytes | Exception], None]) -> None:
+        """Calls `callback` with the result, at once if there is one already."""
+        self._callback = callback
+        if self._result is not None:
+            callback(self._result)
 
     def __await__(self) -> Generator[Any, Any, Response | bytes]:
         return self._wait().__await__()
 
     async def _wait(self) -> Response | bytes:
-        came = trio.Event()
-        heard: list[Response | bytes | Exception] = []
+        resolved = trio.Event()
+        results: list[Response | bytes | Exception] = []
 
-        def hear(given: Response | bytes | Exception) -> None:
-            heard.append(given)
-            came.set()
+        def on_result(result: Response | bytes | Exception) -> None:
+            results.append(result)
+            resolved.set()
 
-        self.then(hear)
-        await came.wait()
-        given = heard.pop()
-        if isinstance(given, Exception):
-            raise given
-        return given
+        self.when_resolved(on_result)
+        await resolved.wait()
+        result = results.pop()
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 @dataclass(slots=True)
 class StreamingResponse:
-    """An answer without a known end. The generator is closed when the client leaves or the server stops."""
+    """A response of unknown length. The generator is closed when the client leaves or the server stops."""
 
     status: int
     headers: Headers
@@ -119,11 +120,11 @@ def _encode_head(status: int, headers: Headers) -> bytes:
 
 
 def with_connection(encoded: bytes, token: bytes) -> bytes:
-    """An encoded answer with a `connection` header put in after its status line."""
+    """Adds a `connection` header behind the status line of an encoded response."""
     return encoded.replace(b"\r\n", b"\r\nconnection: " + token + b"\r\n", 1)
 
 
 def without_body(encoded: bytes) -> bytes:
-    """What HEAD gets of an encoded answer."""
+    """The response to HEAD."""
     head, end, _ = encoded.partition(b"\r\n\r\n")
     return head + end

@@ -1,15 +1,17 @@
-"""Idle connections by origin. Every operation takes the same time, however many there are.
+"""Idle connections by origin, and a limit on exchanges with one address.
 
-Per origin a stack: the last one put back is the first one taken, so that what is not needed ages and goes. Over all
-of them one queue by age, whose front is always the bottom of its own origin's stack: what expires or has to make
-room is found there.
+Each origin has a stack of connections: the last one put back is the first one taken, so unneeded ones age and expire.
+One queue over all origins orders them by age. Its front is always the bottom of a stack, so every operation takes
+constant time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-from holdfast.http.connection import Connection, Origin
+from holdfast.http.connection import Connection
+from holdfast.http.dial import Origin
+from holdfast.http.errors import AddressBusy
 
 
 class Pool:
@@ -32,7 +34,7 @@ class Pool:
         return next(iter(self._expiries.values()), None)
 
     def take(self, origin: Origin, now: float) -> Connection | None:
-        """A connection that can be used; those found dead on the way are closed."""
+        """Returns a usable connection. Closes dead ones that it finds."""
         while stack := self._stacks.get(origin):
             connection = stack.pop()
             if not stack:
@@ -55,7 +57,7 @@ class Pool:
         self._expiries[connection] = now + self._idle_timeout
 
     def sweep(self, now: float, at_most: int) -> None:
-        """Closes connections whose time is over, the oldest first."""
+        """Closes expired connections, oldest first."""
         for _ in range(at_most):
             expiry = self.next_expiry
             if expiry is None or expiry > now:
@@ -69,10 +71,36 @@ class Pool:
         self._stacks.clear()
 
     def _drop(self, connection: Connection) -> None:
-        """Closes one that lies at the bottom of its stack."""
+        """Closes a connection at the bottom of its stack."""
         stack = self._stacks[connection.origin]
         stack.popleft()
         if not stack:
             del self._stacks[connection.origin]
         del self._expiries[connection]
         connection.close()
+
+
+class AddressLimit:
+    """Limits the exchanges on new connections to one address.
+
+    Any number of names may lead to one address that accepts connections and never answers. An exchange on a reused
+    connection does not count, as its peer has answered before.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._exchanges: dict[str, int] = {}
+
+    def enter(self, address: str) -> None:
+        """Counts an exchange that is about to dial. Raises AddressBusy."""
+        exchanges = self._exchanges.get(address, 0)
+        if exchanges >= self.limit:
+            raise AddressBusy(address)
+        self._exchanges[address] = exchanges + 1
+
+    def leave(self, address: str) -> None:
+        exchanges = self._exchanges[address] - 1
+        if exchanges:
+            self._exchanges[address] = exchanges
+        else:
+            del self._exchanges[address]

@@ -1,10 +1,10 @@
-"""The server: accept loops, the limit on connections, and stopping.
+"""The server: accept loops, limits on connections and on bodies, and stopping.
 
-One server may have several listeners, TCP and Unix; what happens on a connection is in server_connection.py.
+One server may have several listeners, TCP and Unix. server_connection.py serves a single connection.
 
-A full server closes the connection that has waited for its peer for longest, and serves the new one: whoever opens
-connections and says nothing, or does not take its answers, keeps nobody out. Where every connection has a request in
-hand the new one waits a moment for the first that is answered, and is refused then.
+A full server closes the connection that has waited longest for its peer, and serves the new one. So clients that
+send nothing, or don't read their responses, keep nobody out. If every connection has a request in progress, the new
+one waits a moment for the first response and is then refused.
 """
 
 from __future__ import annotations
@@ -20,43 +20,28 @@ from itertools import islice
 
 import trio
 
-from holdfast.http.codec import Engine, RequestHead, best_engine
+from holdfast.http.codec import Engine, HeadCache, RequestHead, best_engine
 from holdfast.http.deadlines import Deadlines
-from holdfast.http.familiar import Familiar
-from holdfast.http.listeners import local_address, open_tcp_listeners, open_unix_listener
+from holdfast.http.dial import format_address
+from holdfast.http.errors import RETRY_SOON, Problem, problem_for_status
 from holdfast.http.message import LocalAddress, Request, Response, StreamingResponse, with_connection
-from holdfast.http.problem import RETRY_SOON, Problem, problem_for_status
-from holdfast.http.receiving import Receiving
 from holdfast.http.server_connection import ServerConnection, linger
+from holdfast.http.sockets import local_address
 from holdfast.http.wire import Wire
 
-__all__ = [
-    "LOCAL_LIMITS",
-    "Admission",
-    "Gate",
-    "Handler",
-    "Limits",
-    "Request",
-    "Response",
-    "Server",
-    "StreamingResponse",
-    "open_tcp_listeners",
-    "open_unix_listener",
-]
-
 Handler = Callable[[Request], Awaitable[Response | StreamingResponse | bytes]]
-"""A `Pending` is awaitable too; where it can the server does not wait for it."""
+"""May also return a `PendingResponse`, which the server usually does not await."""
 Gate = Callable[[RequestHead], None]
-Admission = Callable[[socket.socket], str | None]
+Admit = Callable[[socket.socket], str | None]
 
 ACCEPT_PAUSE = 0.1
-COMPLAINTS_EVERY = 10.0
-TURN_AWAY_AT_ONCE = 64
-"""Connections that wait for room or are told that there is none; more are just closed."""
-TURN_AWAY_SECONDS = 1.0
+LOG_INTERVAL = 10.0
+MAX_UNSERVED = 64
+"""Connections that wait for room or for the end of their refusal. Further ones are closed without an answer."""
+REFUSAL_SECONDS = 1.0
 ROOM_SECONDS = 0.5
-LOOKED_AT = 64
-"""Connections that are looked at, at most, to find one to close: those whose request may just have come are kept."""
+EVICTION_SCAN = 64
+"""How many waiting connections are checked, at most, to find one to close."""
 
 _logger = logging.getLogger(__name__)
 _TOO_MANY_DETAIL = "too many connections"
@@ -74,8 +59,8 @@ class Limits:
     """Sizes in bytes, times in seconds."""
 
     max_body: int
-    max_receiving: int
-    """Of all bodies that are being received or handled; see receiving.py."""
+    body_budget: int
+    """For all bodies that are being received or handled: see `BodyBudget`."""
     max_head: int
     max_headers: int
     max_connections: int
@@ -86,7 +71,7 @@ class Limits:
 
 LOCAL_LIMITS = Limits(
     max_body=65_536,
-    max_receiving=64 * 65_536,
+    body_budget=64 * 65_536,
     max_head=32_768,
     max_headers=100,
     max_connections=64,
@@ -94,15 +79,15 @@ LOCAL_LIMITS = Limits(
     body_timeout=10,
     idle_timeout=5,
 )
-"""For listeners that are not busy. Their clients send a request as soon as they are connected."""
+"""For listeners with few clients, which send a request as soon as they are connected."""
 
 
 class Server:
     """Answers requests with `handler`.
 
-    `admit` is shown each connection before a byte of it is read, and returns None, or why its peer is refused.
-    `gate` is called with each complete head before its body is asked for, and raises `Problem` to refuse.
-    `on_refusal` hears status and detail of everything refused before it got that far.
+    `admit` gets each connection before a byte of it is read. It returns None, or the reason of a refusal.
+    `gate` gets each complete head before its body is requested. It raises `Problem` to refuse the request.
+    `on_refusal` gets status and detail of every refusal by the server itself.
     """
 
     def __init__(
@@ -110,13 +95,13 @@ class Server:
         handler: Handler,
         limits: Limits,
         *,
-        admit: Admission | None = None,
+        admit: Admit | None = None,
         gate: Gate | None = None,
         engine: Engine | None = None,
         on_refusal: Callable[[int, str], None] | None = None,
     ) -> None:
         self.handler = handler
-        self.receiving = Receiving(limits.max_receiving)
+        self.body_budget = BodyBudget(limits.body_budget)
         self.set_limits(limits)
         self._admit = admit
         self.gate = gate
@@ -125,19 +110,19 @@ class Server:
         self._stop_requested = trio.Event()
         self._live: set[ServerConnection] = set()
         self.waiting: dict[ServerConnection, float] = {}
-        """Those that wait for their peer, in the order in which that began, and when each may be closed for it."""
+        """Connections that wait for their peer, longest first, and the time from which each may be closed."""
         self._evicted = 0
-        self._quiet_until = -math.inf
-        self._at_the_door = 0
+        self._next_eviction_log = -math.inf
+        self._unserved = 0
         self._room = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
         self.deadlines = Deadlines()
 
     def set_limits(self, limits: Limits) -> None:
-        """For connections from now on."""
+        """Applies to new connections."""
         self.limits = limits
-        self.receiving.most = limits.max_receiving
-        self.familiar: Familiar[RequestHead] = Familiar()
+        self.body_budget.limit = limits.body_budget
+        self.head_cache: HeadCache[RequestHead] = HeadCache()
 
     @property
     def connections(self) -> int:
@@ -148,10 +133,10 @@ class Server:
         return self._stop_requested.is_set()
 
     def stop(self) -> None:
-        """Take no more connections, close idle ones, end streams. Requests under way are still answered."""
+        """Accepts no more connections, closes idle ones and ends streams. Requests in progress are still answered."""
         self._stop_requested.set()
 
-    def refused(self, status: int, detail: str) -> None:
+    def report_refusal(self, status: int, detail: str) -> None:
         if self._on_refusal is not None:
             self._on_refusal(status, detail)
 
@@ -161,7 +146,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Runs until `stop()` and the last answer after it, or until cancelled. Closes the listeners."""
+        """Runs until `stop()` and the last response after it, or until cancelled. Closes the listeners."""
         try:
             async with trio.open_nursery() as connections:
                 self._nursery = connections
@@ -178,36 +163,42 @@ class Server:
             _close(listeners)
 
     def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Have something done beside the connections; only while they are served."""
+        """Runs a task beside the connections, while `serve` runs."""
         assert self._nursery is not None
         self._nursery.start_soon(task)
 
+    def mark_waiting(self, connection: ServerConnection, closable_at: float = 0.0) -> None:
+        """The connection waits for its peer. From `closable_at` on it may be closed to make room."""
+        self.waiting[connection] = closable_at
+        if self._unserved:
+            self._room.unpark()
+
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         local = local_address(listener)
-        quiet_until = -math.inf
+        next_log = -math.inf
         while True:
             try:
                 sock, _ = await listener.socket.accept()
             except OSError as error:
                 if error.errno in (errno.EBADF, errno.EINVAL, errno.ENOTSOCK):
                     raise
-                # Out of descriptors or memory: connections wait in the backlog until some are free again.
+                # Out of descriptors or memory: connections wait in the backlog until some are free.
                 if error.errno != errno.ECONNABORTED:
-                    if trio.current_time() >= quiet_until:
-                        _logger.warning("could not accept a connection on %s: %s", _shown(local), error)
-                        quiet_until = trio.current_time() + COMPLAINTS_EVERY
+                    if trio.current_time() >= next_log:
+                        _logger.warning("could not accept a connection on %s: %s", _address_text(local), error)
+                        next_log = trio.current_time() + LOG_INTERVAL
                     await trio.sleep(ACCEPT_PAUSE)
                 continue
-            wire = Wire.taken_from(sock)
+            wire = Wire.from_trio(sock)
             refusal = self._admit(wire.socket) if self._admit is not None else None
             if refusal is not None:
-                self._turn_away(wire, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
+                self._refuse(wire, nursery, 403, refusal, _closing(problem_for_status(403, refusal)))
             elif self._make_room(local):
-                self._take_in(wire, local, nursery)
-            elif self._at_the_door >= TURN_AWAY_AT_ONCE:
-                self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
+                self._start_connection(wire, local, nursery)
+            elif self._unserved >= MAX_UNSERVED:
+                self._refuse(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
             else:
-                self._at_the_door += 1
+                self._unserved += 1
                 nursery.start_soon(self._wait_for_room, wire, local, nursery)
 
     async def _wait_for_room(self, wire: Wire, local: LocalAddress, nursery: trio.Nursery) -> None:
@@ -215,26 +206,20 @@ class Server:
             with trio.move_on_after(ROOM_SECONDS):
                 while self.stopping or not self._make_room(local):
                     await self._room.park()
-                self._take_in(wire, local, nursery)
+                self._start_connection(wire, local, nursery)
                 return
         except trio.Cancelled:
             wire.close()
             raise
         finally:
-            self._at_the_door -= 1
-        self._turn_away(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
+            self._unserved -= 1
+        self._refuse(wire, nursery, 503, _TOO_MANY_DETAIL, _TOO_MANY)
 
-    def _take_in(self, wire: Wire, local: LocalAddress, nursery: trio.Nursery) -> None:
+    def _start_connection(self, wire: Wire, local: LocalAddress, nursery: trio.Nursery) -> None:
         connection = ServerConnection(self, wire, local)
         self._live.add(connection)
-        self.waits(connection)
+        self.mark_waiting(connection)
         nursery.start_soon(self._run, connection)
-
-    def waits(self, connection: ServerConnection, moment: float = 0.0) -> None:
-        """For its peer, from now on; from `moment` on it may be closed to make room."""
-        self.waiting[connection] = moment
-        if self._at_the_door:
-            self._room.unpark()
 
     async def _run(self, connection: ServerConnection) -> None:
         try:
@@ -245,57 +230,102 @@ class Server:
             self._room.unpark()
 
     def _make_room(self, local: LocalAddress) -> bool:
-        """Whether there is room for one more; close those for it that have waited for their peer for longest."""
+        """Returns whether one more connection fits. Closes those for it that have waited longest for their peer."""
         while len(self._live) >= self.limits.max_connections:
-            connection = self._one_to_close()
+            connection = self._find_closable()
             if connection is None:
                 return False
             del self.waiting[connection]
             self._live.discard(connection)
             connection.close()
-            self._tell_evicted(local)
+            self._log_eviction(local)
         return True
 
-    def _one_to_close(self) -> ServerConnection | None:
+    def _find_closable(self) -> ServerConnection | None:
         now = trio.current_time()
-        for connection, moment in islice(self.waiting.items(), LOOKED_AT):
-            # What has come and is not read yet is read in a moment: the connection has a request then, or can go.
-            if moment <= now and not connection.may_have_request():
+        for connection, closable_at in islice(self.waiting.items(), EVICTION_SCAN):
+            # Unread bytes are read in a moment. After that the connection has a request, or can be closed.
+            if closable_at <= now and not connection.may_have_request():
                 return connection
         return None
 
-    def _tell_evicted(self, local: LocalAddress) -> None:
+    def _log_eviction(self, local: LocalAddress) -> None:
         self._evicted += 1
         now = trio.current_time()
-        if now >= self._quiet_until:
-            self._quiet_until = now + COMPLAINTS_EVERY
-            most, detail = self.limits.max_connections, "those that wait longest for their peer are closed for new ones"
-            text = "%s has all its %d connections: %s, %d since the start"
-            _logger.warning(text, _shown(local), most, detail, self._evicted)
+        if now >= self._next_eviction_log:
+            self._next_eviction_log = now + LOG_INTERVAL
+            text = (
+                "%s has all its %d connections: those that wait longest for their peer are closed for new ones, "
+                "%d since the start"
+            )
+            _logger.warning(text, _address_text(local), self.limits.max_connections, self._evicted)
 
-    def _turn_away(self, wire: Wire, nursery: trio.Nursery, status: int, detail: str, answer: bytes) -> None:
-        self.refused(status, detail)
-        if self._at_the_door >= TURN_AWAY_AT_ONCE:
+    def _refuse(self, wire: Wire, nursery: trio.Nursery, status: int, detail: str, response: bytes) -> None:
+        self.report_refusal(status, detail)
+        if self._unserved >= MAX_UNSERVED:
             wire.close()
             return
-        self._at_the_door += 1
-        nursery.start_soon(self._send_away, wire, answer)
+        self._unserved += 1
+        nursery.start_soon(self._send_refusal, wire, response)
 
-    async def _send_away(self, wire: Wire, answer: bytes) -> None:
+    async def _send_refusal(self, wire: Wire, response: bytes) -> None:
         try:
-            with suppress(OSError), trio.move_on_after(TURN_AWAY_SECONDS):
-                await wire.send_all(answer)
+            with suppress(OSError), trio.move_on_after(REFUSAL_SECONDS):
+                await wire.send_all(response)
                 await linger(wire)
         finally:
             wire.close()
-            self._at_the_door -= 1
+            self._unserved -= 1
 
 
-def _shown(local: LocalAddress) -> str:
-    if isinstance(local, str):
-        return local
-    host, port = local
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+class BodyBudget:
+    """Limits the bytes of request bodies that a server holds at once.
+
+    A request takes bytes from the budget before its body is read, unless the body came with the head. If the budget is
+    used up, the request waits in order of arrival. Nothing more of it is read meanwhile, so TCP slows its client down.
+    A single body always fits, whatever its size, if there is no other.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._waiting: dict[trio.Event, int] = {}
+
+    async def take(self, size: int) -> None:
+        """Waits until `size` bytes fit, and takes them."""
+        if not self._waiting and self._fits(size):
+            self.held += size
+            return
+        turn = trio.Event()
+        self._waiting[turn] = size
+        try:
+            await turn.wait()
+        except trio.Cancelled:
+            if self._waiting.pop(turn, None) is None:
+                self.give_back(size)  # the turn came after the cancellation
+            else:
+                self._grant()  # a smaller body behind it may fit
+            raise
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting:
+            turn, size = next(iter(self._waiting.items()))
+            if not self._fits(size):
+                return
+            del self._waiting[turn]
+            self.held += size
+            turn.set()
+
+    def _fits(self, size: int) -> bool:
+        return self.held == 0 or self.held + size <= self.limit
+
+
+def _address_text(local: LocalAddress) -> str:
+    return local if isinstance(local, str) else format_address(local)
 
 
 def _close(listeners: Sequence[trio.SocketListener]) -> None:

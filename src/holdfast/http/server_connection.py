@@ -1,21 +1,20 @@
 """One connection of the server, from its first byte to its last.
 
-    idle ──first byte──> head ──head complete, gate passed──> body ──complete──> handling ──> sending ──> idle
-                                             └──no room──> queued ──┘                 └──> streaming ──> closed
+    idle ──first byte──> head ──complete, gate passed──> body ──complete──> handling ──> sending ──> idle
+                                        └──no budget──> queued ──┘              └──> streaming ──> closed
 
-An answer that is pending when its handler returns is sent by whoever gives it; the connection meanwhile waits for the
-next request, which takes one turn around the loop less than waiting for the answer first. What comes before it is sent
-waits until it is.
+A pending response is sent by the code that resolves it. The connection meanwhile waits for the next request, which
+saves one pass through the scheduler. A request that arrives earlier waits until the response is sent.
 
-One cancel scope spans the connection, and each phase sets its deadline: `idle_timeout` closes silently, head
-and body too slow are answered with 408, no room for the body in time with 503, a handler has no deadline here.
-A handler is never disturbed by its client going away, since what it does may already be decided. The room that was
-taken for a body is given back when its request is answered, and not before, since the handler holds it until then.
+One cancel scope spans the connection, and each phase sets its deadline. `idle_timeout` closes silently. A slow head
+or body is answered with 408, a body that gets no budget in time with 503. A handler has no deadline, and is never
+disturbed when its client leaves, because its decision may be final already. A body keeps its part of the budget until
+the request is answered, since the handler holds the body until then.
 
-In `Server.waiting` stands who waits for its peer: from the start or the last answer until a head is complete, while an
-answer is not taken, and while the client is waited for to close. A full server closes those to make room, and never
-one with a request in hand. Requests that came behind another are not in hand until it is answered: before each of them
-all others have a turn, so that no client gets more of the loop by sending many at once.
+`Server.waiting` lists the connections that wait for their peer: until a head is complete, while the client does not
+read a response, and while the server waits for the client to close. A full server closes only these, never one with a
+request in progress. A pipelined request is in progress only once the response before it is sent. Before each of them
+the other connections get a turn, so that a client gains nothing by sending many at once.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ import trio
 
 from holdfast.http.codec import RequestHead, RequestParser
 from holdfast.http.deadlines import Deadline
-from holdfast.http.errors import ProtocolError
+from holdfast.http.errors import RETRY_SOON, Problem, ProtocolError, problem_for_status
 from holdfast.http.message import (
     LocalAddress,
-    Pending,
+    PendingResponse,
     Request,
     Response,
     StreamingResponse,
     with_connection,
     without_body,
 )
-from holdfast.http.problem import RETRY_SOON, Problem, problem_for_status
 from holdfast.http.wire import Wire
 
 if TYPE_CHECKING:
@@ -51,12 +49,12 @@ HEAD_READ = 16384
 BODY_READ = 65536
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
-NEEDS_NO_ROOM = HEAD_READ
-"""Bytes of a body that may come along with a head, so that they are read before anything can be asked for them."""
-UNSENT = 256 << 10
-"""Bytes that TCP takes and can't send yet. Behind them no answers are made for a client that does not read."""
+UNBUDGETED_BODY = HEAD_READ
+"""Bytes of a body that may arrive with its head, before any budget can be taken for them."""
+MAX_UNSENT = 256 << 10
+"""Unsent bytes in TCP's buffer. Beyond that, no responses are made for a client that does not read."""
 STREAM_PATIENCE = 5.0
-"""How long a stream may be stuck before it may be closed to make room: whoever reads along may pause for a moment."""
+"""Seconds that a stream may be stuck before it may be closed to make room: a reader may pause for a moment."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _logger = logging.getLogger(__name__)
@@ -84,30 +82,32 @@ class ServerConnection:
             max_head=server.limits.max_head,
             max_headers=server.limits.max_headers,
             max_body=server.limits.max_body,
-            familiar=server.familiar,
+            head_cache=server.head_cache,
         )
         self._phase = Phase.IDLE
-        self._owed: trio.Event | None = None
+        self._pending_sent: trio.Event | None = None
+        """Set when the pending response is sent. None if there is none."""
         self._closed = False
         self._reserved = 0
-        """Bytes taken for the body of the current request, until it is answered."""
+        """Bytes of the budget for the body of the current request, until it is answered."""
         self._scope = trio.CancelScope()
         self._deadline = Deadline(server.deadlines, self._scope.cancel)
         self._deadline.set(trio.current_time() + server.limits.idle_timeout)
 
     def close_if_idle(self) -> None:
-        """Part of stopping: nothing is lost by closing now, or what is there would never end by itself."""
+        """For a server that stops. Ends streams too, which have no end of their own."""
         if self._phase in (Phase.IDLE, Phase.STREAMING):
             self._scope.cancel()
 
     def may_have_request(self) -> bool:
-        """Whether something has come that was not read yet, and may be a whole request. Who was already read and is
-        still without one does not get out of it by sending more.
+        """Whether there are unread bytes that may be a whole request.
+
+        False once a part of a request was read: a client can't stay by sending ever more of it.
         """
         return self._phase is Phase.IDLE and not self._parser.started and self._wire.has_unread()
 
     def close(self) -> None:
-        """At once, to make room: its task finds out."""
+        """Closes at once, to make room. The task of the connection gets an OSError."""
         self._closed = True
         self._wire.close()
 
@@ -116,7 +116,7 @@ class ServerConnection:
         try:
             if self._wire.socket.family in (AF_INET, AF_INET6):
                 self._wire.socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-                self._wire.socket.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT)
+                self._wire.socket.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, MAX_UNSENT)
             with self._scope:
                 try:
                     while await self._serve_one():
@@ -124,42 +124,47 @@ class ServerConnection:
                 except ProtocolError as error:
                     refusal = error
             if self._scope.cancelled_caught:
-                refusal = self._too_slow()
+                refusal = self._timeout_refusal()
             if refusal is not None:
                 await self._refuse(refusal)
         except OSError:
-            # The client is gone; there is nobody to tell.
+            # The client is gone.
             pass
         finally:
             self._closed = True
             self._deadline.drop()
             self._wire.close()
-            if self._owed is None:
+            if self._pending_sent is None:
                 self._release()
 
     async def _serve_one(self) -> bool:
-        """One request and its answer; whether the connection can carry another."""
-        if self._owed is not None and self._parser.started:
-            await self._owed.wait()
+        """Serves one request. Returns whether the connection can carry another."""
+        if self._pending_sent is not None and self._parser.started:
+            await self._pending_sent.wait()
         elif self._parser.head is not None:
-            await self._let_others()
+            # This request came with the one before: the other connections get a turn first.
+            self._enter(Phase.HEAD, self._limits.head_timeout)
+            await trio.lowlevel.checkpoint()
         head = await self._receive_head()
         if head is None or self._server.waiting.pop(self, None) is None:
-            return False  # it ended; or it was closed to make room while this head waited for its turn
-        answer: Response | StreamingResponse | bytes | None = self._ask_gate(head)
-        if answer is None:
+            return False  # the client closed it; or it was closed to make room while this head waited for its turn
+        response: Response | StreamingResponse | bytes | None = self._check_gate(head)
+        if response is None:
             if not await self._receive_body(head):
                 return False
-            answer = await self._handle(head)
-            if answer is None:
+            response = await self._handle(head)
+            if response is None:
                 return True
             self._release()
-        if isinstance(answer, StreamingResponse):
-            await self._stream(answer, head)
+        if isinstance(response, StreamingResponse):
+            await self._stream(response, head)
             return False
         keep = head.keep_alive and self._parser.complete and not self._server.stopping
-        await self._send(_encode(answer, head, keep))
-        self._server.waits(self)
+        data = _encode(response, head, keep)
+        # This deadline also covers the wait for the next request, which saves setting it once more.
+        self._enter(Phase.SENDING, self._limits.idle_timeout)
+        await self._send(data)
+        self._server.mark_waiting(self)
         if keep and not self._server.stopping:
             self._phase = Phase.IDLE
             return True
@@ -167,19 +172,14 @@ class ServerConnection:
         await linger(self._wire)
         return False
 
-    async def _let_others(self) -> None:
-        """Have their turn: this request came together with the one before."""
-        self._enter(Phase.HEAD, self._limits.head_timeout)
-        await trio.lowlevel.checkpoint()
-
     async def _receive_head(self) -> RequestHead | None:
         parser = self._parser
         while parser.head is None:
             if parser.started:
                 self._enter(Phase.HEAD, self._limits.head_timeout)
             data = await self._wire.receive(HEAD_READ)
-            if self._owed is not None:
-                await self._owed.wait()
+            if self._pending_sent is not None:
+                await self._pending_sent.wait()
             if not data:
                 return None
             if self._phase is not Phase.LINGERING:
@@ -195,128 +195,116 @@ class ServerConnection:
             await self._reserve(expected)
         self._enter(Phase.BODY, self._limits.body_timeout)
         if head.expect_continue and not parser.body_started:
-            await self._hand_over(_CONTINUE)
-        # Tiny chunks cost time by their number: reading few of them at once lets others have their turn.
-        at_once = HEAD_READ if head.chunked else BODY_READ
+            await self._send(_CONTINUE)
+        # Many tiny chunks take long to decode: small reads give the other connections their turn.
+        size = HEAD_READ if head.chunked else BODY_READ
         while not parser.complete:
-            if head.chunked and not self._reserved and parser.received > NEEDS_NO_ROOM:
+            if head.chunked and not self._reserved and parser.received > UNBUDGETED_BODY:
                 await self._reserve(expected)
                 self._enter(Phase.BODY, self._limits.body_timeout)
-            if not await self._receive(at_once):
+            data = await self._wire.receive(size)
+            if not data:
                 return False
+            parser.feed(data)
         self._release(but=len(parser.body))
         return True
 
     async def _reserve(self, size: int) -> None:
-        """Wait for room for a body; its time to come in begins after that."""
-        if size > NEEDS_NO_ROOM:
+        """Waits for budget for a body. The body's own timeout starts after that."""
+        if size > UNBUDGETED_BODY:
             self._enter(Phase.QUEUED, self._limits.body_timeout)
-            await self._server.receiving.take(size)
+            await self._server.body_budget.take(size)
             self._reserved = size
 
     def _release(self, but: int = 0) -> None:
         if self._reserved > but:
-            self._server.receiving.give_back(self._reserved - but)
+            self._server.body_budget.give_back(self._reserved - but)
             self._reserved = but
-
-    async def _receive(self, size: int) -> bool:
-        data = await self._wire.receive(size)
-        if data:
-            self._parser.feed(data)
-        return bool(data)
 
     def _enter(self, phase: Phase, seconds: float) -> None:
         if self._phase is not phase:
             self._phase = phase
-            self._allow(seconds)
+            self._deadline.set(trio.current_time() + seconds)
 
-    def _allow(self, seconds: float) -> None:
-        self._deadline.set(trio.current_time() + seconds)
-
-    def _ask_gate(self, head: RequestHead) -> Response | None:
+    def _check_gate(self, head: RequestHead) -> Response | None:
         if self._server.gate is None:
             return None
         try:
             self._server.gate(head)
         except Exception as error:
-            return _answer_for(error)
+            return _response_for(error)
         return None
 
     async def _handle(self, head: RequestHead) -> Response | StreamingResponse | bytes | None:
-        """The answer; None if it is pending, and will be sent when it comes."""
+        """Returns the response, or None if it is pending."""
         if self._scope.cancel_called:
-            # The deadline passed while the last bytes came in: no handler may start in a cancelled scope.
+            # The deadline passed with the last bytes: no handler may start in a cancelled scope.
             await trio.lowlevel.checkpoint()
         self._phase = Phase.HANDLING
         self._deadline.clear()
         request = Request(head.method, head.target, head.headers, self._parser.take_body(), self._local)
         try:
-            answer = self._server.handler(request)
-            if isinstance(answer, Pending) and head.keep_alive and head.http_version == "1.1":
-                self._owed = trio.Event()
-                answer.then(self._pay)
+            response = self._server.handler(request)
+            if isinstance(response, PendingResponse) and head.keep_alive and head.http_version == "1.1":
+                self._pending_sent = trio.Event()
+                response.when_resolved(self._on_resolved)
                 return None
-            return await answer
+            return await response
         except Exception as error:
-            return _answer_for(error)
+            return _response_for(error)
 
-    async def _send(self, data: bytes) -> None:
-        # This deadline also serves for the wait for the next request, which saves moving it once more.
-        self._enter(Phase.SENDING, self._limits.idle_timeout)
-        await self._hand_over(data)
-
-    async def _hand_over(self, data: bytes, patience: float = 0.0) -> None:
-        """Sends it; while the peer does not take it, it may be closed to make room, after so many seconds."""
+    async def _send(self, data: bytes, patience: float = 0.0) -> None:
+        """Sends `data`. If the peer does not read it for `patience` seconds, it may be closed to make room."""
         sent = self._wire.send_at_once(data)
         if sent < len(data):
-            self._server.waits(self, trio.current_time() + patience)
+            self._server.mark_waiting(self, trio.current_time() + patience)
             try:
                 await self._wire.send_all(memoryview(data)[sent:])
             finally:
                 self._server.waiting.pop(self, None)
 
-    def _pay(self, given: Response | bytes | Exception) -> None:
-        """A pending answer has come."""
+    # -- pending responses -------------------------------------------------------------------------------------------
+
+    def _on_resolved(self, result: Response | bytes | Exception) -> None:
         if self._reserved:
             self._release()
         try:
-            self._send_owed(given)
+            self._send_pending(result)
         except Exception:
-            # Whoever gave it has others to give: what is wrong with this connection stays here.
+            # The caller has other responses to resolve: a fault of this one must not reach it.
             _logger.exception("sending an answer failed")
             self._scope.cancel()
 
-    def _send_owed(self, given: Response | bytes | Exception) -> None:
-        """What can't be sent at once is sent by a task of its own."""
-        if isinstance(given, Exception):
-            given = _answer_for(given)
-        data = given if isinstance(given, bytes) else given.encode()
+    def _send_pending(self, result: Response | bytes | Exception) -> None:
+        if isinstance(result, Exception):
+            result = _response_for(result)
+        data = result if isinstance(result, bytes) else result.encode()
         if self._server.stopping:
             data = with_connection(data, b"close")
         try:
             sent = self._wire.send_at_once(data)
         except OSError:
-            sent = len(data)  # the client is gone, which its connection's own task finds out
+            sent = len(data)  # the client is gone, which the task of the connection notices
         self._enter(Phase.SENDING, self._limits.idle_timeout)
         if sent == len(data):
-            self._paid()
+            self._finish_pending()
         else:
-            self._server.waits(self)
-            self._server.spawn(partial(self._pay_rest, memoryview(data)[sent:]))
+            self._server.mark_waiting(self)
+            self._server.spawn(partial(self._send_pending_rest, memoryview(data)[sent:]))
 
-    async def _pay_rest(self, rest: memoryview) -> None:
+    async def _send_pending_rest(self, rest: memoryview) -> None:
         try:
             await self._wire.send_all(rest)
         except OSError:
             pass
         finally:
             self._server.waiting.pop(self, None)
-            self._paid()
+            self._finish_pending()
 
-    def _paid(self) -> None:
-        assert self._owed is not None
-        self._owed.set()
-        self._owed = None
+    def _finish_pending(self) -> None:
+        assert self._pending_sent is not None
+        self._pending_sent.set()
+        self._pending_sent = None
         if self._server.stopping:
             self._enter(Phase.LINGERING, LINGER_SECONDS)
             with suppress(OSError):
@@ -324,52 +312,55 @@ class ServerConnection:
         else:
             self._phase = Phase.IDLE
             if not self._closed:
-                self._server.waits(self)
+                self._server.mark_waiting(self)
 
-    async def _stream(self, answer: StreamingResponse, head: RequestHead) -> None:
-        """Sends pieces until they end, the client goes away, or the server stops."""
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def _stream(self, response: StreamingResponse, head: RequestHead) -> None:
+        """Sends pieces until they end, the client leaves, or the server stops."""
         chunked = head.http_version == "1.1"
         self._enter(Phase.SENDING, self._limits.body_timeout)
-        async with aclosing(answer.pieces):
-            await self._hand_over(with_connection(answer.encode_head(chunked=chunked), b"close"))
+        async with aclosing(response.pieces):
+            await self._send(with_connection(response.encode_head(chunked=chunked), b"close"))
             if head.method == "HEAD":
                 return
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch_for_end, nursery.cancel_scope)
+                nursery.start_soon(self._cancel_at_end, nursery.cancel_scope)
                 self._phase = Phase.STREAMING
                 self._deadline.clear()
                 if self._server.stopping:
                     self._scope.cancel()
                 try:
-                    await self._send_pieces(answer, chunked)
+                    await self._send_pieces(response, chunked)
                 except OSError:
                     pass
                 except Exception:
-                    # Without its last chunk the client can tell that the answer was cut off.
+                    # Without a last chunk the client can tell that the response is incomplete.
                     _logger.exception("streaming an answer failed")
                 nursery.cancel_scope.cancel()
 
-    async def _send_pieces(self, answer: StreamingResponse, chunked: bool) -> None:
-        async for piece in answer.pieces:
+    async def _send_pieces(self, response: StreamingResponse, chunked: bool) -> None:
+        async for piece in response.pieces:
             if piece:
                 await self._send_piece(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
         if chunked:
             await self._send_piece(b"0\r\n\r\n")
 
     async def _send_piece(self, data: bytes) -> None:
-        self._allow(self._limits.body_timeout)
-        await self._hand_over(data, STREAM_PATIENCE)
+        self._deadline.set(trio.current_time() + self._limits.body_timeout)
+        await self._send(data, STREAM_PATIENCE)
         self._deadline.clear()
 
-    async def _watch_for_end(self, streaming: trio.CancelScope) -> None:
-        try:
+    async def _cancel_at_end(self, streaming: trio.CancelScope) -> None:
+        """Cancels a stream when its client closes the connection."""
+        with suppress(OSError):
             while await self._wire.receive(HEAD_READ):
                 pass
-        except OSError:
-            pass
         streaming.cancel()
 
-    def _too_slow(self) -> ProtocolError | None:
+    # -- refusals ----------------------------------------------------------------------------------------------------
+
+    def _timeout_refusal(self) -> ProtocolError | None:
         if self._phase is Phase.HEAD:
             return ProtocolError(408, f"the head took longer than {self._limits.head_timeout:g} s")
         if self._phase is Phase.BODY:
@@ -379,26 +370,25 @@ class ServerConnection:
         return None
 
     async def _refuse(self, refusal: ProtocolError) -> None:
-        if self._owed is not None:
-            await self._owed.wait()
+        if self._pending_sent is not None:
+            await self._pending_sent.wait()
         self._server.waiting.pop(self, None)
         self._parser.drop_body()
         self._release()
-        self._server.refused(refusal.status, refusal.detail)
+        self._server.report_refusal(refusal.status, refusal.detail)
         headers = RETRY_SOON if refusal.status == 503 else ()
-        answer = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
+        response = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
         with trio.move_on_after(LINGER_SECONDS):
-            await self._hand_over(with_connection(answer, b"close"))
+            await self._send(with_connection(response, b"close"))
             self._phase = Phase.LINGERING
-            self._server.waits(self)
+            self._server.mark_waiting(self)
             await linger(self._wire)
 
 
 async def linger(wire: Wire) -> None:
-    """Says that no more will come, and reads on for a while.
+    """Ends the sending side and reads on until the client closes. The caller sets a deadline.
 
-    Closing with unread bytes resets the connection, and the reset may overtake the answer. The caller sets a
-    deadline.
+    Closing a connection with unread bytes resets it, and the reset may overtake the response.
     """
     wire.socket.shutdown(SHUT_WR)
     left = LINGER_BYTES
@@ -406,16 +396,16 @@ async def linger(wire: Wire) -> None:
         left -= len(data)
 
 
-def _answer_for(error: Exception) -> Response:
+def _response_for(error: Exception) -> Response:
     if isinstance(error, Problem):
         return error.response()
-    # Without anything of the request: the URL of a webhook is often a secret.
+    # Logs nothing of the request: the URL of a webhook is often a secret.
     _logger.error("answering a request failed", exc_info=error)
     return problem_for_status(500, "this is a fault of the gateway; its log says more").response()
 
 
-def _encode(answer: Response | bytes, head: RequestHead, keep: bool) -> bytes:
-    encoded = answer if isinstance(answer, bytes) else answer.encode()
+def _encode(response: Response | bytes, head: RequestHead, keep: bool) -> bytes:
+    encoded = response if isinstance(response, bytes) else response.encode()
     if head.method == "HEAD":
         encoded = without_body(encoded)
     if not keep:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import trio
 
-from holdfast.http.address_limit import AddressLimit
-from holdfast.http.codec import Engine, ResponseParser, best_engine
-from holdfast.http.connection import Address, Connection, Dial, Origin, TlsConnection, connect_directly
+from holdfast.http.codec import Engine, HeadCache, ResponseParser, best_engine
+from holdfast.http.connection import Connection, TlsConnection
 from holdfast.http.deadlines import Deadlines
+from holdfast.http.dial import Address, Dial, Origin, connect_directly
 from holdfast.http.errors import (
     BadAnswer,
     ConnectionReset,
@@ -32,10 +32,9 @@ from holdfast.http.errors import (
     TlsEnded,
     TlsError,
 )
-from holdfast.http.familiar import Familiar
+from holdfast.http.head_grammar import ResponseHead
 from holdfast.http.message import Headers
-from holdfast.http.pool import Pool
-from holdfast.http.strict import Framing
+from holdfast.http.pool import AddressLimit, Pool
 
 __all__ = ["Answer", "Origin", "Resolve", "Transport", "TransportStatistics"]
 
@@ -110,7 +109,7 @@ class _Exchange:
         self._limit = limit
         self._entered: str | None = None
 
-    def trying(self, address: str, stage: Stage) -> None:
+    def progress(self, address: str, stage: Stage) -> None:
         """An address is about to be dialled, or has come as far as `stage`. Raises AddressBusy."""
         if address != self._entered:
             self.leave_address()
@@ -130,7 +129,7 @@ class _Exchange:
             return None
         return Answer(parser.head.status, parser, self.address, self.reused)
 
-    def too_late(self) -> ExchangeError:
+    def timeout_error(self) -> ExchangeError:
         if self.stage == "reach_proxy":
             return ProxyError(_TIMED_OUT[self.stage], self.address, here=True)
         return ExchangeTimeout(_TIMED_OUT[self.stage], self.address, self.stage)
@@ -164,7 +163,7 @@ class Transport:
         self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
         self._address_limit = AddressLimit(max_per_address)
         self._deadlines = Deadlines()
-        self._familiar: Familiar[tuple[int, Framing]] = Familiar()
+        self._head_cache: HeadCache[ResponseHead] = HeadCache()
         self._became_idle = trio.Event()
         self._closed = False
         self._generation = 0
@@ -237,13 +236,13 @@ class Transport:
     async def _open(self, exchange: _Exchange, deadline: float) -> Connection:
         with trio.CancelScope(deadline=deadline):
             return await self._open_in_time(exchange, deadline)
-        raise exchange.too_late()
+        raise exchange.timeout_error()
 
     async def _open_in_time(self, exchange: _Exchange, deadline: float) -> Connection:
         exchange.stage = "resolve"
         addresses = await self._resolve(exchange.origin)
         exchange.stage = "connect"
-        dialled = await self._dial(exchange.origin, addresses, deadline, exchange.trying)
+        dialled = await self._dial(exchange.origin, addresses, deadline, exchange.progress)
         try:
             self._opened += 1
             if exchange.origin.scheme != "https":
@@ -267,7 +266,7 @@ class Transport:
             self._engine,
             max_body=self._max_answer,
             to_head_request=exchange.head.startswith(b"HEAD "),
-            familiar=self._familiar,
+            head_cache=self._head_cache,
         )
         self._in_use += 1
         can_be_reused = False
@@ -278,7 +277,7 @@ class Transport:
             can_be_reused = sent_whole and parser.reusable and is_current
         except ExchangeError as error:
             if connection.expired:
-                raise exchange.too_late() from error
+                raise exchange.timeout_error() from error
             raise
         finally:
             self._in_use -= 1

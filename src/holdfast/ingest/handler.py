@@ -13,7 +13,7 @@ from holdfast.config import Address, Config
 from holdfast.core.errors import EgressDenied, StoreError, StoreFull
 from holdfast.core.message import Message, MessageId
 from holdfast.http.codec import RequestHead
-from holdfast.http.message import Pending, Request
+from holdfast.http.message import PendingResponse, Request
 from holdfast.ingest.answer import fill_answer, prepare_answer
 from holdfast.ingest.delay import parse_delay
 from holdfast.ingest.doorkeeper import Doorkeeper
@@ -103,14 +103,14 @@ class Ingest:
             self._refused(refused.refusal.slug)
             raise
 
-    def __call__(self, request: Request) -> Pending:
+    def __call__(self, request: Request) -> PendingResponse:
         try:
             return self._submit(request, self._seconds())
         except Refused as refused:
             self._refused(refused.refusal.slug)
             raise
 
-    def _submit(self, request: Request, began: float) -> Pending:
+    def _submit(self, request: Request, began: float) -> PendingResponse:
         sifted = sift(request.headers)
         if sifted.handoff is not None:
             return self._take_over(request, sifted, began)
@@ -142,7 +142,7 @@ class Ingest:
         self._store.submit(Accept(message, key, done=promise))
         return promise.answer
 
-    def _take_over(self, request: Request, sifted: Sifted, began: float) -> Pending:
+    def _take_over(self, request: Request, sifted: Sifted, began: float) -> PendingResponse:
         accept = taken_over(self._config, self._judge_literal, request, sifted, self._clock.now())
         id, url = accept.message.id, accept.message.target
         promise = _Promise(self, id, url, prepare_answer(self._config.ingest.ack_status, url), began)
@@ -159,9 +159,9 @@ class Ingest:
                 answer = self._answer_otherwise(result, promise.url)
         except Refused as refused:
             self._refused(refused.refusal.slug)
-            promise.answer.give(refused)
+            promise.answer.resolve(refused)
             return
-        promise.answer.give(answer)
+        promise.answer.resolve(answer)
         self._acknowledged(self._seconds() - promise.began)
 
     def _answer_otherwise(self, result: object, url: str) -> bytes:
@@ -218,7 +218,7 @@ class _Promise(Hearing):
         self.url = url
         self.prepared = prepared
         self.began = began
-        self.answer = Pending()
+        self.answer = PendingResponse()
 
     def __call__(self, result: Any) -> None:
         self._ingest.keep(self, result)

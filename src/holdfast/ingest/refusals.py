@@ -7,7 +7,7 @@ framing, limits and timeouts are refused by the server, before ingest hears of t
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.http.problem import Problem
+from holdfast.http.errors import Problem
 
 TYPE_PREFIX = "urn:holdfast:problem:"
 

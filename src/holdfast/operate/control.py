@@ -16,7 +16,7 @@ import trio
 from holdfast.config import ConfigError
 from holdfast.core.errors import ReloadUnfinished
 from holdfast.events import Event, News
-from holdfast.http.server import Request, Response, StreamingResponse
+from holdfast.http.message import Request, Response, StreamingResponse
 from holdfast.operate import json_shapes
 from holdfast.operate.actions import Actions
 from holdfast.operate.ports import Condition, Deliveries

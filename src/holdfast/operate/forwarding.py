@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from holdfast.core.errors import StoreUnreachable
-from holdfast.http.problem import Problem
+from holdfast.http.errors import Problem
 from holdfast.operate.actions import Actions
 from holdfast.operate.requests import bulk_limit, problem, store_problems
 

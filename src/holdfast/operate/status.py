@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.http.codec import RequestHead
-from holdfast.http.server import Request, Response, StreamingResponse
+from holdfast.http.message import Request, Response, StreamingResponse
 from holdfast.operate.metrics import CONTENT_TYPE, Metrics
 from holdfast.operate.queries import Queries
 from holdfast.operate.requests import Call, Route, Router, answer, problem

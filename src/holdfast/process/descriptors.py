@@ -9,12 +9,12 @@ import resource
 from typing import NamedTuple
 
 from holdfast.config import Config
-from holdfast.http.server import LOCAL_LIMITS, TURN_AWAY_AT_ONCE
+from holdfast.http.server import LOCAL_LIMITS, MAX_UNSERVED
 from holdfast.http.transport import MAX_IDLE
 
 OWN = 64
 """The store, the log, the event loop, the listeners, look-ups of names."""
-OPERATORS = 3 * LOCAL_LIMITS.max_connections + 2 * TURN_AWAY_AT_ONCE
+OPERATORS = 3 * LOCAL_LIMITS.max_connections + 2 * MAX_UNSERVED
 """Connections of the status, control and probe listeners, and those that are being turned away."""
 FEWEST = 16
 """Connections that ingest has in any case: with fewer than that it is of no use."""

@@ -8,7 +8,7 @@ from holdfast.config import Address, Config
 from holdfast.core.budget import RECEIVING_BYTES
 from holdfast.core.counters import Counters
 from holdfast.delivery.egress import Guard
-from holdfast.http.problem import problem_for_status
+from holdfast.http.errors import problem_for_status
 from holdfast.http.server import Limits, Server
 from holdfast.ingest.handler import Clock, Ingest
 from holdfast.process.descriptors import room_for
@@ -123,7 +123,7 @@ def _limits(config: Config) -> Limits:
     ingest = config.ingest
     return Limits(
         max_body=ingest.max_body,
-        max_receiving=RECEIVING_BYTES,
+        body_budget=RECEIVING_BYTES,
         max_head=ingest.max_head,
         max_headers=ingest.max_headers,
         max_connections=room_for(config).ingest,

@@ -11,7 +11,7 @@ import trio
 from holdfast.config import Address, ConfigError, Fault
 from holdfast.config import Listen as Wanted
 from holdfast.core.ownership import Role
-from holdfast.http.server import open_tcp_listeners, open_unix_listener
+from holdfast.http.sockets import open_tcp_listeners, open_unix_listener
 
 HIGHEST_GROUP = (1 << 32) - 2
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from holdfast.http.message import Pending, Request, Response
-from holdfast.http.problem import problem_for_status
-from holdfast.http.receiving import Receiving
+from holdfast.http.errors import problem_for_status
+from holdfast.http.message import PendingResponse, Request, Response
+from holdfast.http.server import BodyBudget
 
 LARGE = 100_000
 SMALL = 16_384
@@ -33,17 +33,17 @@ class Later:
     """Holds each request until its answer is given, as a store does."""
 
     def __init__(self) -> None:
-        self.owed: list[Pending] = []
+        self.owed: list[PendingResponse] = []
 
-    def __call__(self, request: Request) -> Pending:
-        self.owed.append(Pending())
+    def __call__(self, request: Request) -> PendingResponse:
+        self.owed.append(PendingResponse())
         return self.owed[-1]
 
 
 @pytest.fixture
 def small_server(serve):
     """Room for two large bodies."""
-    return lambda handler=ok, **options: serve(handler, **({"max_receiving": MOST, "max_body": LARGE} | options))
+    return lambda handler=ok, **options: serve(handler, **({"body_budget": MOST, "max_body": LARGE} | options))
 
 
 async def until(condition) -> None:
@@ -77,14 +77,14 @@ async def test_what_finds_no_room_waits_unread_and_is_served_in_order(small_serv
 
     async with small_server(note, max_body=MOST) as running:
         clients = await begun(running, stack, *[head(MOST) + b"%d" % number for number in range(5)])
-        assert running.server.receiving.held == MOST
+        assert running.server.body_budget.held == MOST
         async with trio.open_nursery() as nursery:
             for number in (4, 3, 2, 1, 0):
                 nursery.start_soon(clients[number].send, b"x" * (MOST - 1))
         for client in clients:
             assert (await client.answer())[0] == 200
         assert served == [b"0", b"1", b"2", b"3", b"4"]
-        assert running.server.receiving.held == 0
+        assert running.server.body_budget.held == 0
 
 
 @pytest.mark.parametrize("start", [b"", b"x" * 1000], ids=["after its head", "in part with its head"])
@@ -103,11 +103,11 @@ async def test_small_bodies_never_wait(small_server, stack, chunked, start):
 async def test_a_body_larger_than_all_the_room_is_taken_alone(small_server, stack):
     async with small_server(max_body=2 * MOST) as running:
         first, huge, third = await begun(running, stack, head(LARGE), head(2 * MOST), head(LARGE))
-        assert running.server.receiving.held == LARGE
+        assert running.server.body_budget.held == LARGE
         await first.send(b"x" * LARGE)
-        await until(lambda: running.server.receiving.held == 2 * MOST)
+        await until(lambda: running.server.body_budget.held == 2 * MOST)
         await huge.send(b"x" * 2 * MOST)
-        await until(lambda: running.server.receiving.held == LARGE)
+        await until(lambda: running.server.body_budget.held == LARGE)
         await third.send(b"x" * LARGE)
         assert [(await client.answer())[0] for client in (first, huge, third)] == [200] * 3
 
@@ -140,10 +140,10 @@ async def test_without_room_in_time_it_is_503_with_retry_after(small_server, sta
         assert dict(answer.headers)[b"content-type"] == b"application/problem+json"
         assert json.loads(body)["type"] == "urn:holdfast:problem:service-unavailable"
         assert await late.rest() == b""
-        assert running.server.receiving.held == MOST
+        assert running.server.body_budget.held == MOST
         for pending in holding.owed:
-            pending.give(Response(200))
-        assert running.server.receiving.held == 0
+            pending.resolve(Response(200))
+        assert running.server.body_budget.held == 0
 
 
 async def test_the_time_to_wait_is_not_taken_from_the_time_for_the_body(small_server, stack, autojump_clock):
@@ -174,7 +174,7 @@ async def test_room_is_given_back_on_every_way_out(small_server, stack, start, r
     async with small_server(body_timeout=0.2 if status == 408 else 60) as running:
         (client,) = await begun(running, stack, start)
         if CHUNKED not in start or EXPECT in start:
-            assert running.server.receiving.held == LARGE
+            assert running.server.body_budget.held == LARGE
         if EXPECT in start:
             assert (await client.stream.receive_some()).startswith(b"HTTP/1.1 100 ")
         if rest is None:
@@ -182,23 +182,23 @@ async def test_room_is_given_back_on_every_way_out(small_server, stack, start, r
         else:
             await client.send(rest)
             assert (await client.answer())[0] == status
-            assert running.server.receiving.held == 0, "not only when the client has gone"
-        await until(lambda: running.server.receiving.held == 0)
+            assert running.server.body_budget.held == 0, "not only when the client has gone"
+        await until(lambda: running.server.body_budget.held == 0)
 
 
 async def test_a_turn_that_comes_with_the_end_of_the_wait_is_passed_on():
     """Both happen in the same round of the loop: the one is cancelled before the room is given back."""
-    receiving = Receiving(10)
-    await receiving.take(10)
+    budget = BodyBudget(10)
+    await budget.take(10)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(receiving.take, 10)
+            nursery.start_soon(budget.take, 10)
             await wait_all_tasks_blocked()
             scope.cancel()
-            receiving.give_back(10)
-    assert receiving.held == 0
+            budget.give_back(10)
+    assert budget.held == 0
     with trio.fail_after(30):
-        await receiving.take(10)
+        await budget.take(10)
 
 
 async def test_one_that_leaves_the_queue_lets_those_behind_it_in(small_server, stack, autojump_clock):
@@ -207,8 +207,8 @@ async def test_one_that_leaves_the_queue_lets_those_behind_it_in(small_server, s
         await begun(running, stack, head(MOST))
         await trio.sleep(5)
         await begun(running, stack, head(LARGE))
-        assert running.server.receiving.held == LARGE
-        await until(lambda: running.server.receiving.held == 2 * LARGE)
+        assert running.server.body_budget.held == LARGE
+        await until(lambda: running.server.body_budget.held == 2 * LARGE)
 
 
 async def test_room_is_held_until_a_pending_answer_is_given_though_the_client_is_gone(small_server, stack):
@@ -218,9 +218,9 @@ async def test_room_is_held_until_a_pending_answer_is_given_though_the_client_is
         await until(lambda: later.owed)
         await client.stream.aclose()
         await wait_all_tasks_blocked(0.01)
-        assert running.server.receiving.held == LARGE
-        later.owed[0].give(Response(200))
-        assert running.server.receiving.held == 0
+        assert running.server.body_budget.held == LARGE
+        later.owed[0].resolve(Response(200))
+        assert running.server.body_budget.held == 0
         await until(lambda: running.server.connections == 0)
 
 
@@ -229,28 +229,28 @@ async def test_a_chunked_body_keeps_only_the_room_that_it_needs(small_server, st
     async with small_server(later) as running:
         start = head(LARGE, CHUNKED) + b"5000\r\n" + b"x" * 0x5000
         (client,) = await begun(running, stack, start)
-        assert running.server.receiving.held == LARGE
+        assert running.server.body_budget.held == LARGE
         await client.send(b"\r\n0\r\n\r\n")
         await until(lambda: later.owed)
-        assert running.server.receiving.held == 0x5000
+        assert running.server.body_budget.held == 0x5000
 
 
-def refusing(request: Request) -> Pending:
+def refusing(request: Request) -> PendingResponse:
     raise problem_for_status(400, "no")
 
 
-def refusing_later(request: Request) -> Pending:
-    pending = Pending()
+def refusing_later(request: Request) -> PendingResponse:
+    pending = PendingResponse()
     trio.lowlevel.current_trio_token().run_sync_soon(_give_refusal, pending, request)
     return pending
 
 
-def _give_refusal(pending: Pending, request: Request) -> None:
+def _give_refusal(pending: PendingResponse, request: Request) -> None:
     """Like a store it has the message at hand when it says no."""
     try:
         raise problem_for_status(507, "no")
     except Exception as error:
-        pending.give(error)
+        pending.resolve(error)
 
 
 @pytest.mark.parametrize("handler", [ok, refusing, refusing_later])

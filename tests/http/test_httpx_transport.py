@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from holdfast.http.errors import ProxyError
-from holdfast.http.httpx_face import HttpxTransport
+from holdfast.http.httpx_transport import HttpxTransport
 
 
 async def test_a_client_posts_and_reuses(receiver, transport_to):
@@ -67,7 +67,7 @@ async def test_timeouts_and_connect_errors(receiver, transport_to):
 
 
 async def test_errors_of_a_proxy(transport_to):
-    async def dial(origin, addresses, deadline, trying):
+    async def dial(origin, addresses, deadline, progress):
         raise ProxyError("the proxy answered 502", here=False, status=502)
 
     async with httpx.AsyncClient(transport=HttpxTransport(transport_to(1, dial=dial))) as client:
@@ -76,8 +76,8 @@ async def test_errors_of_a_proxy(transport_to):
 
 
 async def test_a_silent_proxy(transport_to):
-    async def dial(origin, addresses, deadline, trying):
-        trying("192.0.2.1:80", "proxy")
+    async def dial(origin, addresses, deadline, progress):
+        progress("192.0.2.1:80", "proxy")
         await trio.sleep_forever()
 
     async with httpx.AsyncClient(transport=HttpxTransport(transport_to(1, dial=dial))) as client:

@@ -1,20 +1,20 @@
-"""The grammar of heads. Everything that is refused in a head is refused here, before an engine sees it.
+"""The grammar of heads: where a head ends, and everything that is refused in one, before an engine sees it.
 
-Engines differ in what they forgive (bare LF, folded lines, odd methods, repeated lengths, chunked on
-HTTP/1.0). So the raw head must match one strict pattern, and the fields that decide about framing are read
-and checked here; what is left to an engine is a head that every engine reads the same way. Refusals are
-`ProtocolError`s for both directions.
+Engines differ in what they tolerate: bare LF, folded lines, unknown methods, repeated lengths, chunked on HTTP/1.0. So
+a raw head must match one strict pattern, and the fields that decide about framing are read and checked here. An engine
+gets only heads that all engines read in the same way. Refusals are `ProtocolError`s in both directions.
 
-Requests with odd framing are refused. An answer with odd framing is not: its status is what counts, and where its body
-ends is read as well as can be. It is marked `odd`, and its connection carries nothing after it.
+A request with contradictory framing is refused. A response with contradictory framing is marked `odd` instead: its
+status counts, the end of its body is a best guess, and its connection is not used again.
 
-A verdict depends on the bytes only, never on how they were cut into reads.
+A verdict depends on the bytes alone, never on how they were split into reads.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.http.errors import ProtocolError
@@ -22,6 +22,7 @@ from holdfast.http.errors import ProtocolError
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT"})
 MAX_LENGTH_DIGITS = 18
 MAX_POSITION = sys.maxsize
+END_OF_HEAD = b"\r\n\r\n"
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _FIELD_CONTENT = _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+"
@@ -43,7 +44,7 @@ _REQUEST_START = re.compile(_TOKEN)
 
 
 class Framing(NamedTuple):
-    """What a head says about its body and its connection."""
+    """The end of a message's body, and whether its connection stays open."""
 
     http_version: str
     keep_alive: bool
@@ -51,11 +52,20 @@ class Framing(NamedTuple):
     chunked: bool
     expect_continue: bool
     odd: bool = False
-    """An answer whose framing fields contradict each other or make no sense."""
+    """The framing fields of a response contradict each other or are malformed."""
+
+
+class ResponseHead(NamedTuple):
+    status: int
+    http_version: str
+    keep_alive: bool
+    content_length: int | None
+    chunked: bool
+    odd: bool
 
 
 class _FramingFields(NamedTuple):
-    """The values of the fields that decide about framing, as they stand in a head."""
+    """The raw values of the fields that decide about framing."""
 
     hosts: int
     lengths: list[bytes]
@@ -83,7 +93,7 @@ def check_request(raw: bytes, max_headers: int, max_url: int) -> Framing:
     return framing
 
 
-def check_response(raw: bytes, max_headers: int) -> tuple[int, Framing]:
+def check_response(raw: bytes, max_headers: int) -> ResponseHead:
     matched = _RESPONSE.fullmatch(raw)
     if matched is None:
         check_response_start(raw)
@@ -94,23 +104,23 @@ def check_response(raw: bytes, max_headers: int) -> tuple[int, Framing]:
         framing = _framing(fields, is_http_1_1)
     except ProtocolError:
         framing = _odd_framing(fields, is_http_1_1)
-    return int(matched[2]), framing
+    return ResponseHead(int(matched[2]), *framing[:4], framing.odd)
 
 
 def without_framing(raw: bytes) -> bytes:
-    """A head without the fields that say where its body ends: engines refuse those of an odd answer."""
+    """Removes the fields that delimit the body from a head: engines refuse those of an odd response."""
     return _LENGTH_OR_CODING.sub(b"", raw)
 
 
 def with_plain_coding(raw: bytes) -> bytes:
-    """A chunked head with its coding spelled the usual way: engines differ in the white space and case they take."""
+    """Normalises the coding of a chunked head: engines differ in the white space and case that they accept."""
     return _CODING.sub(b" chunked", raw)
 
 
 def check_request_start(raw: bytes | bytearray, scanned: int = 0, end: int = MAX_POSITION) -> None:
-    """Refuses what can't become a request any more, so that nobody waits for the end of a head that has none.
+    """Refuses bytes that can't become a request, so that nobody waits for the end of such a head.
 
-    Bytes before `scanned` have been looked at before, those from `end` on are beyond the limit of a head.
+    Bytes before `scanned` were checked before. Those from `end` on exceed the limit of a head.
     """
     if not _REQUEST_START.match(raw):
         raise ProtocolError(400, "this is not an HTTP request")
@@ -124,8 +134,41 @@ def check_response_start(raw: bytes | bytearray, scanned: int = 0, end: int = MA
 
 
 def is_field_line(line: bytes) -> bool:
-    """Whether a line, without its CRLF, is a well-formed header or trailer field."""
+    """Whether a line without its CRLF is a well-formed header or trailer field."""
     return _FIELD_LINE.fullmatch(line) is not None
+
+
+class HeadBuffer:
+    """Collects bytes until a head is complete. Scans each byte once."""
+
+    __slots__ = ("_buffer", "_check_start", "_limit")
+
+    def __init__(self, limit: int, check_start: Callable[[bytes | bytearray, int, int], None]) -> None:
+        self._limit = limit
+        self._check_start = check_start
+        self._buffer = bytearray()
+
+    def __bool__(self) -> bool:
+        return bool(self._buffer)
+
+    def split(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """Returns the head and the bytes after it, or None if the head is not complete yet."""
+        if not self._buffer:
+            end = data.find(END_OF_HEAD, 0, self._limit) + 4
+            if end > 3:
+                return data[:end], data[end:]
+        scanned = len(self._buffer)
+        self._buffer += data
+        end = self._buffer.find(END_OF_HEAD, max(scanned - 3, 0), self._limit) + 4
+        if end > 3:
+            collected = bytes(self._buffer)
+            self._buffer.clear()
+            return collected[:end], collected[end:]
+        self._check_start(self._buffer, scanned, self._limit)
+        if len(self._buffer) >= self._limit:
+            within_first_line = self._buffer.find(b"\r\n", 0, self._limit) < 0
+            raise ProtocolError(414 if within_first_line else 431, f"the head is larger than {self._limit} bytes")
+        return None
 
 
 def _check_line_ends(raw: bytes | bytearray, scanned: int, end: int) -> None:
@@ -183,7 +226,7 @@ def _framing(fields: _FramingFields, is_http_1_1: bool) -> Framing:
 
 
 def _odd_framing(fields: _FramingFields, is_http_1_1: bool) -> Framing:
-    """What can be made of it, as RFC 9112, 6.3 has it: a coding overrides a length, and one length may be repeated."""
+    """A best guess by RFC 9112, 6.3: a coding overrides a length, and a length may be repeated."""
     chunked = b", ".join(fields.codings).lower() == b"chunked"
     lengths = {length.strip(b" \t") for value in fields.lengths for length in value.split(b",")}
     digits = lengths.pop() if len(lengths) == 1 and not fields.codings else b""
@@ -198,7 +241,7 @@ def _check_coding(codings: list[bytes], lengths: list[bytes], is_http_1_1: bool)
         raise ProtocolError(400, "Transfer-Encoding on HTTP/1.0")
     coding = b", ".join(codings).lower()
     if coding != b"chunked":
-        # Where chunked is said with something else, two readers may differ about where the body ends.
+        # With chunked and another coding, two readers may disagree about the end of the body.
         raise ProtocolError(400 if b"chunked" in coding else 501, "Transfer-Encoding other than chunked")
 
 
@@ -231,7 +274,7 @@ def _fault_of_request(raw: bytes) -> ProtocolError:
 
 
 def _fault_of_fields(raw: bytes) -> str | None:
-    """What is wrong with the header lines of a head that the pattern refused; None: it is the first line."""
+    """The fault in the header lines of a head that the pattern refused, or None if the first line is at fault."""
     for line in raw.split(b"\r\n")[1:-2]:
         if line[:1] in (b" ", b"\t"):
             return "folded header line"

@@ -8,10 +8,9 @@ import pytest
 import trio
 import trustme
 
-from holdfast.http.connection import connect, format_address
+from holdfast.http.dial import Origin, connect, format_address, open_tunnel
 from holdfast.http.errors import ConnectionReset, ExchangeTimeout, ProxyError, TlsError
-from holdfast.http.transport import Origin, Transport
-from holdfast.http.tunnel import open_tunnel
+from holdfast.http.transport import Transport
 from tests.support import connect_proxy
 from tests.support.connect_proxy import ESTABLISHED, ConnectProxy, answering, dripping, hanging, resetting, saying
 
@@ -57,10 +56,10 @@ async def through(proxy, each_engine):
         async def resolve(origin):
             return [(socket.AF_INET6 if ":" in name[0] else socket.AF_INET, name)]
 
-        async def dial(origin, addresses, deadline, trying):
+        async def dial(origin, addresses, deadline, progress):
             target = format_address(addresses[0][1])
-            dialled = await connect([(socket.AF_INET, ("127.0.0.1", proxy.port))], deadline, trying)
-            trying(target, "proxy")
+            dialled = await connect([(socket.AF_INET, ("127.0.0.1", proxy.port))], deadline, progress)
+            progress(target, "proxy")
             return await open_tunnel(dialled, target, authorization, each_engine)
 
         made.append(

@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 import trio
 
+from holdfast.http.dial import Origin
 from holdfast.http.errors import AddressBusy, ConnectError, ExchangeTimeout
-from holdfast.http.transport import Origin, Transport
+from holdfast.http.transport import Transport
 from tests.support.ports import refusing_port
 
 HEAD = b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: 0\r\n\r\n"

@@ -7,7 +7,7 @@ import math
 import httpx
 import trio
 
-from holdfast.http.connection import Origin
+from holdfast.http.dial import Origin
 from holdfast.http.errors import (
     BadAnswer,
     ConnectError,
