@@ -61,7 +61,7 @@ from holdfast.process.reload import Watch, changed, files_read, merge
 from holdfast.process.service_manager import Notifier
 from holdfast.process.stores import Opened, open_store
 from holdfast.split.parent import IngestProcess
-from holdfast.store.spool import Spool
+from holdfast.store.embedded.spool import Spool
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
 

@@ -12,13 +12,13 @@ from time import perf_counter
 from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.store.embedded.writes import live_record
 from holdfast.store.port import ALL_CLASSES, Ask
 from holdfast.store.postgres import lanes, queries, reads, rows
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.migration import prepare_database
 from holdfast.store.postgres.rows import WAITING, Terms
 from holdfast.store.postgres.shares import FOLDED, Counts
+from holdfast.store.records import live_record
 from tests.bench.fill import lane, message, settings
 
 LANES = 16

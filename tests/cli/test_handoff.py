@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.core.message import Message
 from holdfast.store.embedded.tables import Table
-from holdfast.store.moving import PAGE
 from holdfast.store.port import Accept, Fail
+from holdfast.store.transfer import PAGE
 from tests.cli.conftest import EXECUTABLE, Run
 from tests.contract.builders import EXHAUSTED, Desk, active, attempt, lane
 from tests.store.fleets import ids_in, rows

@@ -9,7 +9,7 @@ from holdfast.core.message import DeadReason, MessageState, id_text
 from holdfast.store import port
 from holdfast.store.embedded import reads
 from holdfast.store.embedded import stories as story_reads
-from holdfast.store.embedded.work import Group
+from holdfast.store.embedded.group import Group
 from holdfast.store.records import lane_key
 from tests.sim.model import (
     DISABLED,

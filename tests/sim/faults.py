@@ -11,9 +11,9 @@ from typing import Any
 import trio
 
 from holdfast.core.errors import CommitFailed, StoreFull
+from holdfast.store.embedded.group import Group
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.tables import Transaction
-from holdfast.store.embedded.work import Group
 from holdfast.store.port import DropMessages, Expire, Operation
 from tests.sim.world import WatchedEngine
 from tests.store.memory import Session

@@ -14,9 +14,9 @@ import trio
 
 from holdfast.core.budget import DELIVERING_BYTES
 from holdfast.core.message import AttemptKind, MessageState
+from holdfast.store.embedded.group import Group
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.embedded.work import Group
-from holdfast.store.writer_thread import Turn
+from holdfast.store.embedded.writer_thread import Turn
 from tests.sim.world import HOST, NO_TRIPS, TRIPS_AT_3, World, asks_for, hang, settle, slow, until, world
 from tests.support.repetitions import amount
 

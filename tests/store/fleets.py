@@ -14,9 +14,9 @@ from holdfast.core.idempotency import HEADER, body_digest, key_digest
 from holdfast.core.message import Entry, MessageId, Place, Standing
 from holdfast.core.ownership import SHARDS
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.moving import Moving
 from holdfast.store.port import IdempotencyKey
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.transfer import Moving
 from tests.contract.builders import RULES, Desk, HandClock
 from tests.support.harness import PATIENCE
 

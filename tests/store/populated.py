@@ -13,7 +13,7 @@ from holdfast.store import records
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
 from holdfast.store.embedded.walking import step
-from holdfast.store.offline.maintenance import OfflineStore
+from holdfast.store.offline.offline_store import OfflineStore
 from holdfast.store.port import Expire, Fail, RetryNow
 from tests.contract.builders import (
     EVER,

@@ -6,8 +6,9 @@ from pathlib import Path
 import trio
 
 from holdfast.core.message import Message
+from holdfast.store.batching import GROUP_LIMIT, LARGEST_GROUP_LANES, group_size
 from holdfast.store.embedded.lmdb import LmdbEngine, Write
-from holdfast.store.grouping import GROUP_LIMIT, LARGEST_GROUP, LARGEST_GROUP_LANES, Pace, group_size
+from holdfast.store.embedded.writer_thread import LARGEST_GROUP, GroupLimit
 from holdfast.store.port import Accept
 from tests.contract.builders import NOW, RULES, Desk
 
@@ -19,31 +20,31 @@ def accept(lane: str, body: bytes = b"{}") -> Accept:
 
 
 def test_a_fast_disk_leaves_the_group_as_it_was() -> None:
-    pace = Pace()
-    assert pace.limit == GROUP_LIMIT
-    pace.took(GROUP_LIMIT, 0.005, 0.002)
-    assert pace.limit == GROUP_LIMIT
+    group_limit = GroupLimit()
+    assert group_limit.operations == GROUP_LIMIT
+    group_limit.took(GROUP_LIMIT, 0.005, 0.002)
+    assert group_limit.operations == GROUP_LIMIT
 
 
 def test_after_a_slow_fsync_puts_may_take_a_quarter_of_its_time() -> None:
-    pace = Pace()
-    pace.took(500, 0.005, 0.040)
-    assert pace.limit == 1_000
-    pace.took(1_000, 0.010, 4.0)
-    assert pace.limit == LARGEST_GROUP
-    pace.took(1_000, 0.010, 0.001)
-    assert pace.limit == GROUP_LIMIT
+    group_limit = GroupLimit()
+    group_limit.took(500, 0.005, 0.040)
+    assert group_limit.operations == 1_000
+    group_limit.took(1_000, 0.010, 4.0)
+    assert group_limit.operations == LARGEST_GROUP
+    group_limit.took(1_000, 0.010, 0.001)
+    assert group_limit.operations == GROUP_LIMIT
 
 
 def test_what_does_not_fit_comes_in_halves_and_grows_again() -> None:
-    pace = Pace()
-    pace.did_not_fit(512)
-    assert pace.limit == 256
-    pace.did_not_fit(1)
-    assert pace.limit == 1
+    group_limit = GroupLimit()
+    group_limit.did_not_fit(512)
+    assert group_limit.operations == 256
+    group_limit.did_not_fit(1)
+    assert group_limit.operations == 1
     for _ in range(100):
-        pace.fitted()
-    assert pace.limit == GROUP_LIMIT
+        group_limit.fitted()
+    assert group_limit.operations == GROUP_LIMIT
 
 
 def test_a_large_group_has_a_bound_on_its_lanes_and_bodies() -> None:

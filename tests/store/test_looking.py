@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.store import looking
-from holdfast.store.looking import choose, choose_lanes
+from holdfast.store import batching
+from holdfast.store.batching import choose, choose_lanes
 from holdfast.store.port import ALL_CLASSES, Agenda
 
 TEN = [(number, number * 10) for number in range(10)]
@@ -25,7 +25,7 @@ def test_a_look_that_came_to_the_end_goes_on_nowhere() -> None:
 
 
 def test_a_filter_that_matches_little_ends_its_look_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "LOOKED_AT", 4)
+    monkeypatch.setattr(batching, "LOOKED_AT", 4)
     assert choose(TEN, 5, lambda key, value: None) == ([], 3, 4)
 
 
@@ -51,6 +51,6 @@ def test_lanes_are_chosen_up_to_now_without_those_to_skip() -> None:
 
 
 def test_all_lanes_of_one_moment_are_looked_at_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "MOMENTS_A_READ", 2)
+    monkeypatch.setattr(batching, "MOMENTS_A_READ", 2)
     assert agenda(10, 10, 10, 20, since=10) == Agenda(["lane 0", "lane 2"], 20)
     assert agenda(10, 10, 10, 20, since=5) == Agenda(["lane 0"], 10)

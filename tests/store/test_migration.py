@@ -97,7 +97,7 @@ def test_keys_answer_as_before_whatever_the_setting_is_now(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from holdfast.store import lmdb, migration, shares, walking
+from holdfast.store.embedded import lmdb, migration, shares, walking
 migration.BATCH = shares.BATCH = walking.BATCH = 1
 commits, commit = int(sys.argv[2]), lmdb.Write.commit
 def dying(self):

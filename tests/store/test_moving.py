@@ -9,8 +9,8 @@ from pytest import fixture, mark, raises
 
 from holdfast.core.errors import StoreUnreachable
 from holdfast.core.message import MessageState, Place, Standing
-from holdfast.store.moving import PAGE, Moved, Mover, Moving
 from holdfast.store.port import Accept, Accepted, Deliver, DropMessages, Duplicate, Fail, MessageFilter
+from holdfast.store.transfer import PAGE, Moved, Mover, Moving
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, lane, retry_at
 from tests.store.fleets import Replica, every, fleet, ids_in, keyed, sidecar

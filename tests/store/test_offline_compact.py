@@ -120,8 +120,8 @@ DIE = """
 import os, signal, sys
 from pathlib import Path
 from tests.contract.builders import RULES
-from holdfast.store import lmdb
-from holdfast.store.offline.maintenance import open_store
+from holdfast.store.embedded import lmdb
+from holdfast.store.offline.offline_store import open_store
 
 class Dying:
     def __getattr__(self, name):

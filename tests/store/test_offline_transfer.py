@@ -11,11 +11,11 @@ from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import id_text
-from holdfast.store import incoming
+from holdfast.store import maintenance
 from holdfast.store.embedded import walking
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
-from holdfast.store.offline.maintenance import Finding, Imported, NotAnExport, OfflineStore, check_header
+from holdfast.store.offline.offline_store import Finding, Imported, NotAnExport, OfflineStore, check_header
 from holdfast.store.port import Accept, Duplicate
 from tests.contract.builders import HOUR, NOW, RULES, dump, idempotency
 from tests.contract.consistency import check as assert_consistent
@@ -79,7 +79,7 @@ def test_export_import_export_gives_the_same_lines(
 ) -> None:
     original = build(tmp_path / "store", killed=killed)
     monkeypatch.setattr(walking, "BATCH", batch)
-    monkeypatch.setattr(incoming, "BATCH", batch)
+    monkeypatch.setattr(maintenance, "BATCH", batch)
     lines = export(original)
     done, bad = take(empty, lines)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
@@ -171,7 +171,7 @@ def test_repeating_an_import_skips_what_is_there(empty: Populated, exported: lis
 def test_an_interrupted_import_is_completed_by_repeating_it(
     empty: Populated, exported: list[bytes], monkeypatch: MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incoming, "BATCH", 3)
+    monkeypatch.setattr(maintenance, "BATCH", 3)
 
     def torn():
         yield from exported[1:20]

@@ -13,7 +13,7 @@ from holdfast.config import Config, DatabaseUrl
 from holdfast.config.database import database_url
 from holdfast.config.faults import BadValue, Fault
 from holdfast.process.credentials import judge_database
-from holdfast.store.offline.maintenance import Moved, OfflineStore
+from holdfast.store.offline.offline_store import Moved, OfflineStore
 
 
 def handoff(arguments: list[str]) -> int:

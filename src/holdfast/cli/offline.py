@@ -20,10 +20,10 @@ from holdfast.cli.times import wall_clock
 from holdfast.config import Config, ConfigError
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.store.files import written_beside
-from holdfast.store.offline.maintenance import (
+from holdfast.store.maintenance import Maintained
+from holdfast.store.offline.offline_store import (
     Finding,
     Imported,
-    Maintained,
     NotAnExport,
     OfflineStore,
     Repaired,

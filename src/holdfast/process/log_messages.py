@@ -24,9 +24,9 @@ from holdfast.process.credentials import Credentials
 from holdfast.process.descriptors import room_for
 from holdfast.process.log import event
 from holdfast.process.stores import Opened
-from holdfast.store.moving import Moved
+from holdfast.store.embedded.spool import Spool
 from holdfast.store.port import Store
-from holdfast.store.spool import Spool
+from holdfast.store.transfer import Moved
 
 HOSTS_REPORTED = 20
 REASONS_REPORTED = 5

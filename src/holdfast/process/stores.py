@@ -25,8 +25,8 @@ from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.folder import make_folder, take_folder
 from holdfast.store.embedded.ledger import Ledger, last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
+from holdfast.store.embedded.spool import Database, Spool
 from holdfast.store.port import SharedStore, Store
-from holdfast.store.spool import Database, Spool
 
 
 class Running(Protocol):

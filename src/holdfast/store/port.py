@@ -487,3 +487,6 @@ class SharedStore(Store, Protocol):
         """Whether a host of this replica's goes to another."""
 
     def left(self) -> None: ...
+
+
+NEVER = 1 << 62

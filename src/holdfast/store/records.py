@@ -27,6 +27,7 @@ import msgpack
 
 from holdfast.core.circuit import Circuit, CircuitState, Reason, Window
 from holdfast.core.errors import CorruptRecord
+from holdfast.core.lane import Lane
 from holdfast.core.message import (
     Attempt,
     AttemptKind,
@@ -38,7 +39,9 @@ from holdfast.core.message import (
     Place,
     Standing,
 )
-from holdfast.store.port import LaneRecord
+from holdfast.store.port import (
+    LaneRecord,
+)
 
 VERSION = 1
 MESSAGE_VERSION = 2
@@ -398,3 +401,10 @@ def _unpack_message(value: bytes) -> list[Any]:
     if version != MESSAGE_VERSION:
         raise ValueError(f"record version {version}")
     return fields
+
+
+def live_record(lane: Lane, run: int) -> LaneRecord:
+    """What is stored of a lane, as it is in memory now."""
+    lane.dirty = False
+    host = lane.host
+    return LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)

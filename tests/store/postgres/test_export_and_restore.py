@@ -16,10 +16,10 @@ from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 
 from holdfast.core.errors import StoreFull, StoreUnreachable, StoreUnusable
 from holdfast.core.message import Message, id_text
-from holdfast.store import incoming
+from holdfast.store import maintenance
 from holdfast.store.embedded.tables import Table
-from holdfast.store.offline.fsck import Finding
-from holdfast.store.offline.maintenance import Imported, Maintained, open_database
+from holdfast.store.maintenance import Finding, Maintained
+from holdfast.store.offline.offline_store import Imported, open_database
 from holdfast.store.port import Accept, Ask, Deliver, Duplicate
 from holdfast.store.postgres import connection
 from holdfast.store.postgres.store import PostgresStore
@@ -97,7 +97,7 @@ def test_a_store_that_went_through_a_database_is_the_same(
     monkeypatch: MonkeyPatch,
     batch: int,
 ) -> None:
-    monkeypatch.setattr(incoming, "BATCH", batch)
+    monkeypatch.setattr(maintenance, "BATCH", batch)
     monkeypatch.setattr(connection, "PAGE", batch)
     done, bad = take(database, exported)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
@@ -173,7 +173,7 @@ def test_repeating_an_import_skips_what_is_there(exported: list[bytes], database
 def test_an_interrupted_import_is_completed_by_repeating_it(
     exported: list[bytes], database: str, monkeypatch: MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incoming, "BATCH", 3)
+    monkeypatch.setattr(maintenance, "BATCH", 3)
 
     def torn() -> Iterator[bytes]:
         yield from exported[1:20]

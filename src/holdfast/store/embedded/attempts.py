@@ -14,7 +14,7 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Attempt, MessageId
 from holdfast.store import records
 from holdfast.store.embedded.tables import Table, Transaction, prefixed
-from holdfast.store.sound import ANSWERS, answers_of, check_attempt, fields_of
+from holdfast.store.validation import ANSWERS, answers_of, check_attempt, fields_of
 
 
 class Made(NamedTuple):

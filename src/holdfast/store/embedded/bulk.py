@@ -10,9 +10,9 @@ from holdfast.core.message import DeadReason, MessageId, Place, Standing
 from holdfast.core.schedule import dead_place, due_at_once, replayed_place
 from holdfast.store import records
 from holdfast.store.embedded import choosing
+from holdfast.store.embedded.group import Work
 from holdfast.store.embedded.reads import lane_record
 from holdfast.store.embedded.tables import META_RULES, Moment, Table, first_value, moment_key
-from holdfast.store.embedded.work import Work
 from holdfast.store.port import (
     DropDead,
     DropMessages,
@@ -28,7 +28,7 @@ from holdfast.store.port import (
     Swept,
 )
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.sound import is_name
+from holdfast.store.validation import is_name
 
 
 def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:

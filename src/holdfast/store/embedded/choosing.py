@@ -5,9 +5,9 @@ from collections.abc import Container, Iterator
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Message, MessageId, Place
 from holdfast.store import records
+from holdfast.store.batching import choose
 from holdfast.store.embedded.stories import readable_story, standing_of
 from holdfast.store.embedded.tables import Table, Transaction
-from holdfast.store.looking import choose
 from holdfast.store.port import DeadFilter, MessageFilter, Story
 from holdfast.store.records import lane_key, stamp, unstamp
 

@@ -22,12 +22,13 @@ from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, CorruptRecord, StoreError, StoreFull, StoreUnusable
 from holdfast.core.message import Message, MessageId, next_id
 from holdfast.core.store_rules import StoreRules
+from holdfast.store.batching import Waiter, group_size
 from holdfast.store.embedded import reads
-from holdfast.store.embedded.asking import Asking
+from holdfast.store.embedded.group import Group
+from holdfast.store.embedded.queries import Asking
 from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
-from holdfast.store.embedded.work import Group
-from holdfast.store.embedded.writes import Writer, prepare
-from holdfast.store.grouping import Pace, group_size
+from holdfast.store.embedded.writer import Writer, prepare
+from holdfast.store.embedded.writer_thread import Commit, GroupLimit, Turn, WriterThread
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -36,7 +37,6 @@ from holdfast.store.port import (
     Shelve,
 )
 from holdfast.store.records import decode_latest
-from holdfast.store.writer_thread import Commit, Turn, Waiter, WriterThread
 
 AIR = 1 << 20
 """Room for new messages that there has to be before a volume that was full has room again: no switching to and fro."""
@@ -68,7 +68,7 @@ class Ledger(Asking):
         self._under_way = 0
         self._cramped = False
         self._stuck = False
-        self._pace = Pace()
+        self._group_limit = GroupLimit()
         self._wake = trio.Event()
         self._group_began = 0.0
         self.last_id = bytes(16)
@@ -133,7 +133,7 @@ class Ledger(Asking):
         if not self._engine.threaded:
             await self._run(self._commit_inline, task_status)
             return
-        thread = WriterThread(self._commit, self._pace.took)
+        thread = WriterThread(self._commit, self._group_limit.took)
         try:
             await self._run(thread.commit, task_status)
         finally:
@@ -183,7 +183,7 @@ class Ledger(Asking):
 
     async def _commit_pending(self, commit: Commit) -> bool:
         """The next group. Returns False if there is no room even for the first operation of those that wait."""
-        size = group_size(self._pending, self._pace.limit)
+        size = group_size(self._pending, self._group_limit.operations)
         operations, self._pending = self._pending[:size], self._pending[size:]
         if not self._pending:
             self._wake = trio.Event()
@@ -203,10 +203,10 @@ class Ledger(Asking):
         if results is None:
             self._pending = [*operations, *self._pending]
             self._wake.set()
-            self._pace.did_not_fit(len(operations))
+            self._group_limit.did_not_fit(len(operations))
             return len(operations) > 1
         self._stuck = False
-        self._pace.fitted()
+        self._group_limit.fitted()
         self.on_group(len(operations), trio.current_time() - self._group_began)
         self._tell(operations, results)
         self.on_commit(self._writer.earliest_wake)

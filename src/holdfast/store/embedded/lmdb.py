@@ -17,9 +17,9 @@ from typing import Any
 import lmdb
 
 from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreUnusable
+from holdfast.store.embedded.data_file import PAGE, DataFile, Gate
 from holdfast.store.embedded.file_systems import refuse_network
 from holdfast.store.embedded.folder import make_folder, take_folder
-from holdfast.store.embedded.mapping import PAGE, DataFile, Gate
 from holdfast.store.embedded.migration import migrate
 from holdfast.store.embedded.reserve import OUTCOME_TABLES, reserved
 from holdfast.store.embedded.residence import Residence

@@ -8,6 +8,7 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.lane import Heads, next_probe
 from holdfast.core.message import DeadReason, Entry, Message, MessageId, Place, Standing
 from holdfast.store import records
+from holdfast.store.batching import choose_lanes
 from holdfast.store.embedded import keys
 from holdfast.store.embedded.tables import (
     Moment,
@@ -19,10 +20,9 @@ from holdfast.store.embedded.tables import (
     moment_key,
     prefixed,
 )
-from holdfast.store.looking import choose_lanes
 from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.sound import check_message, is_name
+from holdfast.store.validation import check_message, is_name
 
 HELD_SEEN = 10_000
 """Held messages that are passed over in search of a probe. After so many the first that is due is as good."""

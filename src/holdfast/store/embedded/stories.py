@@ -7,11 +7,11 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Message, MessageId, MessageState, Place
 from holdfast.core.schedule import state_of
 from holdfast.store import records
+from holdfast.store.batching import choose
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.attempts import attempts_of
-from holdfast.store.embedded.standing import place_of
+from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Table, Transaction
-from holdfast.store.looking import choose
 from holdfast.store.port import Story
 
 

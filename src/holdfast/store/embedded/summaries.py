@@ -14,9 +14,8 @@ from holdfast.core.schedule import expires_at
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.reads import heads_of
 from holdfast.store.embedded.tables import Moment, Table, Transaction, moment_key
+from holdfast.store.port import NEVER
 from holdfast.store.records import lane_key, lane_or_none
-
-NEVER = 1 << 62
 
 _SUMMARY = struct.Struct(">BQQQQ")
 """State and class of the host in one byte, then the moments."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from holdfast.core.message import Attempt, AttemptKind, DeadReason, Message, MessageId, Place, Standing
 from holdfast.store import records
 from holdfast.store.embedded.attempts import attempts_of
-from holdfast.store.embedded.standing import entry_id
+from holdfast.store.embedded.indexes import entry_id
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import has_row, walk
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.sound import readable_message
+from holdfast.store.validation import readable_message
 
 Clue = Mapping[Table, int]
 """The moments that indexes hold a message under."""

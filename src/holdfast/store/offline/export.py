@@ -3,36 +3,27 @@
 What can't be read is left out and told; `holdfast fsck --repair` sorts such a store out.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import Standing
-from holdfast.store import lines, records
+from holdfast.store import export_format, records
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.attempts import attempts_of
-from holdfast.store.embedded.standing import place_of
+from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import walk
-from holdfast.store.lines import Delivered, Key, Line
-from holdfast.store.moving import Moving
-from holdfast.store.offline.fsck import NAMES, Finding, name_of
-from holdfast.store.sound import UNREADABLE, fault_of
+from holdfast.store.export_format import Delivered, Key, Line
+from holdfast.store.maintenance import Finding, framed
+from holdfast.store.offline.fsck import NAMES, name_of
+from holdfast.store.offline.row_checks import fault_of
+from holdfast.store.transfer import Moving
+from holdfast.store.validation import UNREADABLE
 
 
 def export_lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
     """The whole store, line by line; `left_out` hears of each record that is not among them."""
     return framed(_lines(engine, left_out))
-
-
-def framed(found: Iterable[Line]) -> Iterator[bytes]:
-    """Lines between the one that says what they are and the one that tells how many."""
-    count = 1
-    yield _encoded(lines.HEADER)
-    for line in found:
-        count += 1
-        yield _encoded(line)
-    yield _encoded({"kind": "end", "lines": count})
 
 
 def _lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[Line]:
@@ -51,12 +42,8 @@ def _line(transaction: Transaction, table: Table, key: bytes, value: bytes) -> L
     return _SHAPES[table](transaction, key, value)
 
 
-def _encoded(line: Line) -> bytes:
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
-
-
 def _circuit(transaction: Transaction, key: bytes, value: bytes) -> Line:
-    return lines.circuit_line(records.decode_lane(value))
+    return export_format.circuit_line(records.decode_lane(value))
 
 
 def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
@@ -67,16 +54,16 @@ def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
     reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
     if place.standing is Standing.DEAD and reason is None:
         raise CorruptRecord("it is dead, and no dead letter tells why")
-    return lines.message_line(Moving(message, place, reason, attempts_of(transaction, id)))
+    return export_format.message_line(Moving(message, place, reason, attempts_of(transaction, id)))
 
 
 def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:
-    return lines.delivered_line(Delivered(*records.decode_delivered(id, value), attempts_of(transaction, id)))
+    return export_format.delivered_line(Delivered(*records.decode_delivered(id, value), attempts_of(transaction, id)))
 
 
 def _key(transaction: Transaction, key: bytes, value: bytes) -> Line:
     id, body, at = records.decode_key(value)
-    return lines.key_line(Key(key[4:], body, id, at))
+    return export_format.key_line(Key(key[4:], body, id, at))
 
 
 _SHAPES: dict[Table, Callable[[Transaction, bytes, bytes], Line]] = {

@@ -5,19 +5,20 @@ Each fault is told once: an index entry of a message whose record can't be read 
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import MessageId, Standing, id_text
+from holdfast.core.message import Standing, id_text
 from holdfast.core.store_rules import MESSAGE_COST, StoreRules
 from holdfast.store import records
+from holdfast.store.embedded.indexes import INDEXES, entry_id, is_seated, place_of, seats_of, stray_detail, stray_entry
 from holdfast.store.embedded.keys import epochs
 from holdfast.store.embedded.shares import known_shares
-from holdfast.store.embedded.standing import INDEXES, entry_id, is_seated, place_of, seats_of, stray_detail, stray_entry
 from holdfast.store.embedded.summaries import rows_of_summary, summary_of
 from holdfast.store.embedded.tables import Engine, Table, Transaction, prefixed
 from holdfast.store.embedded.walking import has_row, walk
-from holdfast.store.sound import ID, fault_of
+from holdfast.store.maintenance import Finding, delivered_still_here, unreadable
+from holdfast.store.offline.row_checks import fault_of
+from holdfast.store.validation import ID
 
 DETAILS = (Table.BODIES, Table.PLACES, Table.ATTEMPTS)
 SUMMARISED = (Table.SUMMARIES, Table.UNWELL, Table.MOMENTS)
@@ -41,22 +42,6 @@ UNREADABLE = None
 
 _BY_ID = (Table.MESSAGES, Table.DELIVERED, Table.ACTIVE, *DETAILS)
 _BY_NAME = (Table.LANES, Table.SHARES, Table.META)
-
-
-class Finding(NamedTuple):
-    """`id` is the message's, else the lane's or host's name, else the row's key in hex."""
-
-    kind: str
-    id: str
-    what: str
-
-
-def unreadable(kind: str, id: str, fault: object) -> Finding:
-    return Finding(kind, id, f"can't be read: {fault}")
-
-
-def delivered_still_here(id: MessageId) -> Finding:
-    return Finding("message", id_text(id), "was delivered and is still among those that are not")
 
 
 def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:

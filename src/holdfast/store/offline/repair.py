@@ -7,42 +7,28 @@ first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.message import MessageId, Standing
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
+from holdfast.store.embedded.group import Group, Work
+from holdfast.store.embedded.indexes import INDEXES, is_seated, is_told_by_default, place_of, seats_of
 from holdfast.store.embedded.room import RoomKeeper
 from holdfast.store.embedded.shares import count_shares, write_shares
-from holdfast.store.embedded.standing import INDEXES, is_seated, is_told_by_default, place_of, seats_of
 from holdfast.store.embedded.summaries import rows_of_summary, summary_of
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import STEP_BYTES, has_row, put_row, remove_row, rows_after, walk
-from holdfast.store.embedded.work import Group, Work
+from holdfast.store.maintenance import Repaired
 from holdfast.store.offline.clues import Clue, gather, reason_of, settle
 from holdfast.store.offline.fsck import DETAILS, SUMMARISED, ids_of, stray, stray_summary
+from holdfast.store.offline.row_checks import fault_of
 from holdfast.store.offline.set_aside import SetAside
 from holdfast.store.records import stamp
-from holdfast.store.sound import fault_of
 
 _COMPUTED = (*SUMMARISED, Table.SHARES, Table.SHIFTS)
 
 Act = Callable[[Transaction, bytes, bytes], None]
-
-
-@dataclass(slots=True)
-class Repaired:
-    """What a repair did. `file` is where `set_aside` rows went, if there were any."""
-
-    set_aside: int = 0
-    file: Path | None = None
-    places: int = 0
-    entries: int = 0
-    circuits: int = 0
-    listed: int = 0
-    summaries: int = 0
-    shares: int = 0
 
 
 class Repair:

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import MessageId, Standing
 from holdfast.core.store_rules import StoreRules
-from holdfast.store import incoming, records
+from holdfast.store import maintenance, records
 from holdfast.store.embedded import keys
 from holdfast.store.embedded.attempts import rows_of
+from holdfast.store.embedded.group import Group, Work
+from holdfast.store.embedded.indexes import Seat, is_told_by_default, seats_of
 from holdfast.store.embedded.keys import Use
 from holdfast.store.embedded.room import RoomKeeper, claim_of
-from holdfast.store.embedded.standing import Seat, is_told_by_default, seats_of
 from holdfast.store.embedded.summaries import summarise
 from holdfast.store.embedded.tables import Engine, Table, Transaction
 from holdfast.store.embedded.walking import put_row
-from holdfast.store.embedded.work import Group, Work
-from holdfast.store.incoming import Imported
-from holdfast.store.lines import Delivered, Key, Record
-from holdfast.store.moving import Moving
+from holdfast.store.export_format import Delivered, Key, Record
+from holdfast.store.maintenance import Imported
 from holdfast.store.port import LaneRecord
 from holdfast.store.records import lane_key, numbered, stamp
+from holdfast.store.transfer import Moving
 
 NEVER_BEFORE = -1
 
@@ -69,7 +69,7 @@ class Import:
         self._room = RoomKeeper(rules.host_share, engine.room)
 
     def run(self, source: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
-        return incoming.take(source, bad_line, _encoded, self._write)
+        return maintenance.take(source, bad_line, _encoded, self._write)
 
     def _write(self, batch: list[Piece]) -> "Counter[str]":
         """One transaction."""

@@ -15,7 +15,6 @@ from holdfast.core.message import Attempt, Message, MessageId, Place, Standing
 from holdfast.core.ownership import shard_of
 from holdfast.core.schedule import first_place
 from holdfast.core.store_rules import WATERMARK, cost_of, refusal
-from holdfast.store.moving import Moving
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.arrivals import NOTIFY, notifications, parted
@@ -24,6 +23,7 @@ from holdfast.store.postgres.connection import Connection, Cursor, beginning, co
 from holdfast.store.postgres.outcomes import columns, insert_attempts
 from holdfast.store.postgres.rows import ACTIVE, NUMBERS, Terms
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.transfer import Moving
 
 Use = tuple[MessageId, bytes, int]
 """What a key is used for: the message, its body's digest, and when."""

@@ -25,7 +25,7 @@ from holdfast.store.postgres.connection import Connection, Cursor
 from holdfast.store.postgres.ownership import CHANNEL
 from holdfast.store.postgres.rows import ACTIVE, RETRY, WAITING, Terms
 from holdfast.store.postgres.statements import Statement
-from holdfast.store.sound import check_message
+from holdfast.store.validation import check_message
 
 ID = 16
 ARRIVED = "arrived "

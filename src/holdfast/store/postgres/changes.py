@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.message import MessageId
-from holdfast.store.embedded.summaries import NEVER
-from holdfast.store.grouping import group_size
-from holdfast.store.port import Deliver, DropMessages, Fail, Hearing, Operation, Shelve
+from holdfast.store.batching import group_size
+from holdfast.store.port import NEVER, Deliver, DropMessages, Fail, Hearing, Operation, Shelve
 from holdfast.store.postgres import arrivals, bulk, outcomes, ownership
 from holdfast.store.postgres.arrivals import ShelveArrived
 from holdfast.store.postgres.client import Client

@@ -1,4 +1,4 @@
-"""A database as JSON lines, in the shapes that store/lines.py draws: of one moment, while the fleet goes on.
+"""A database as JSON lines, in the shapes that store/export_format.py draws: of one moment, while the fleet goes on.
 
 A message that a replica is just sending is among them as one that waits. What can't be read is left out and told.
 """
@@ -8,16 +8,15 @@ from functools import partial
 from typing import Any
 
 from holdfast.core.message import Attempt, MessageId, id_text
-from holdfast.store import lines, records
-from holdfast.store.lines import Delivered, Key, Line
-from holdfast.store.moving import Moving
-from holdfast.store.offline.export import framed
-from holdfast.store.offline.fsck import Finding
+from holdfast.store import export_format, records
+from holdfast.store.export_format import Delivered, Key, Line
+from holdfast.store.maintenance import Finding, framed
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection, pages, snapshot
 from holdfast.store.postgres.queries import Faults, attempts_of, reason_of
 from holdfast.store.postgres.rows import DEAD
-from holdfast.store.sound import ID, UNREADABLE, check_message, delivered_of, lane_of
+from holdfast.store.transfer import Moving
+from holdfast.store.validation import ID, UNREADABLE, check_message, delivered_of, lane_of
 
 LeftOut = Callable[[Finding], None]
 Row = Sequence[Any]
@@ -65,7 +64,7 @@ def _attempts(connection: Connection, ids: list[MessageId], left_out: LeftOut) -
 
 
 def _circuit(row: Row, attempts: list[Attempt]) -> Line:
-    return lines.circuit_line(lane_of(records.lane_key(row[0]), row[1]))
+    return export_format.circuit_line(lane_of(records.lane_key(row[0]), row[1]))
 
 
 def _message(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
@@ -75,12 +74,12 @@ def _message(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
     message, size = rows.message(id, record, body)
     check_message(message, size)
     place = rows.place(rows.counted_as(standing, due), born, due, *columns)
-    return lines.message_line(Moving(message, place, reason_of(reason) if standing == DEAD else None, attempts))
+    return export_format.message_line(Moving(message, place, reason_of(reason) if standing == DEAD else None, attempts))
 
 
 def _delivered(row: Row, attempts: list[Attempt]) -> Line:
-    return lines.delivered_line(Delivered(*delivered_of(*row), attempts))
+    return export_format.delivered_line(Delivered(*delivered_of(*row), attempts))
 
 
 def _key(row: Row, attempts: list[Attempt]) -> Line:
-    return lines.key_line(Key(*row))
+    return export_format.key_line(Key(*row))

@@ -19,8 +19,7 @@ from holdfast.core.lane import wake_at
 from holdfast.core.message import Message, MessageId, id_text
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
-from holdfast.store.offline.fsck import Finding, delivered_still_here, unreadable
-from holdfast.store.offline.repair import Repaired
+from holdfast.store.maintenance import Finding, Repaired, delivered_still_here, unreadable
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import ownership, rows
 from holdfast.store.postgres.connection import Connection, pages, retried, snapshot
@@ -28,7 +27,7 @@ from holdfast.store.postgres.lanes import heads_of, new_record, put_circuits
 from holdfast.store.postgres.queries import reason_of
 from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, Terms, counted_as
 from holdfast.store.postgres.shares import FOLDED, Counts, Sums
-from holdfast.store.sound import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
+from holdfast.store.validation import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 
 SOON = 10_000
 """Milliseconds: a moment this near is as good as now, by whichever replica's clock."""

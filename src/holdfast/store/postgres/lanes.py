@@ -9,8 +9,7 @@ from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.lane import Heads, wake_at
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
-from holdfast.store.embedded.summaries import NEVER
-from holdfast.store.port import LaneRecord
+from holdfast.store.port import NEVER, LaneRecord
 from holdfast.store.postgres.connection import Connection, Cursor
 from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING, Terms
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.core.errors import StoreUnusable
 from holdfast.core.store_rules import StoreRules
-from holdfast.store.incoming import Imported
-from holdfast.store.offline.fsck import Finding
-from holdfast.store.offline.repair import Repaired
+from holdfast.store.maintenance import Finding, Imported, Repaired
 from holdfast.store.postgres import fsck, migration, ownership, schema
 from holdfast.store.postgres.connection import Connection, connected
 from holdfast.store.postgres.export import export_lines

@@ -16,9 +16,7 @@ from holdfast.core.ownership import shard_of
 from holdfast.core.schedule import Dead, RetryAt, place_after_attempt
 from holdfast.core.store_rules import cost_of, first_answer_kept, first_kept, truncated_attempt
 from holdfast.store import records
-from holdfast.store.embedded.summaries import NEVER
-from holdfast.store.embedded.writes import live_record
-from holdfast.store.port import Deliver, Expire, Fail, Forget, LaneRecord, Operation, SaveLane, Shelve
+from holdfast.store.port import NEVER, Deliver, Expire, Fail, Forget, LaneRecord, Operation, SaveLane, Shelve
 from holdfast.store.postgres.arrivals import ask_shelved, keep_order
 from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
 from holdfast.store.postgres.lanes import TouchedLanes
@@ -26,6 +24,7 @@ from holdfast.store.postgres.ownership import FENCE, PASSED, Membership, fence_v
 from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, Terms, number_of
 from holdfast.store.postgres.shares import ON_TOP
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.records import live_record
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
 """Operations that may share a transaction."""

@@ -16,7 +16,7 @@ from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, Message
 from holdfast.core.schedule import expires_at, state_of
 from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
-from holdfast.store.looking import LOOKED_AT, choose
+from holdfast.store.batching import LOOKED_AT, choose
 from holdfast.store.port import CircuitView, DeadFilter, Finished, MessageFilter, StoreStatistics, Story
 from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.connection import Connection
@@ -34,7 +34,7 @@ from holdfast.store.postgres.rows import (
 )
 from holdfast.store.postgres.shares import Sums
 from holdfast.store.records import stamp, unstamp
-from holdfast.store.sound import UNREADABLE, check_attempt, check_message
+from holdfast.store.validation import UNREADABLE, check_attempt, check_message
 
 Faults = list[tuple[str, str, str]]
 """Records that can't be read: the table, the key in hex, and what is wrong."""

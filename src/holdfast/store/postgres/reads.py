@@ -10,14 +10,14 @@ from holdfast.core.lane import Heads, next_probe
 from holdfast.core.message import Entry, MessageId
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
-from holdfast.store.looking import choose, choose_lanes
+from holdfast.store.batching import choose, choose_lanes
 from holdfast.store.port import Agenda, Ask, View
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.lanes import heads_of
 from holdfast.store.postgres.rows import RETRY, WAITING
 from holdfast.store.records import unstamp
-from holdfast.store.sound import check_message
+from holdfast.store.validation import check_message
 
 SMALL = 16 << 10
 """Bodies up to this come with their rows; larger ones are fetched while they fit what a lane may hold in memory."""

@@ -13,10 +13,9 @@ from typing import NamedTuple
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, MessageId
 from holdfast.core.store_rules import WATERMARK, cost_of
-from holdfast.store import incoming, records
-from holdfast.store.incoming import Imported
-from holdfast.store.lines import Delivered, Key, Record
-from holdfast.store.moving import Moving
+from holdfast.store import maintenance, records
+from holdfast.store.export_format import Delivered, Key, Record
+from holdfast.store.maintenance import Imported
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import shares
 from holdfast.store.postgres.accept import Arrival, from_elsewhere, here, insert, put_keys
@@ -24,6 +23,7 @@ from holdfast.store.postgres.connection import Connection, retried
 from holdfast.store.postgres.lanes import put_circuits
 from holdfast.store.postgres.outcomes import columns, insert_attempts
 from holdfast.store.postgres.rows import Terms
+from holdfast.store.transfer import Moving
 
 
 class _Finished(NamedTuple):
@@ -44,7 +44,7 @@ def take(
     def write(batch: Sequence[Piece]) -> "Counter[str]":
         return retried(connection, partial(_write, batch=batch, terms=terms))
 
-    return incoming.take(source, bad_line, _encoded, write)
+    return maintenance.take(source, bad_line, _encoded, write)
 
 
 def _encoded(record: Record) -> Piece:

@@ -23,11 +23,10 @@ from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreError, S
 from holdfast.core.message import Entry, Message, MessageId, MessageState, Standing, next_id
 from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, shard_of
 from holdfast.core.store_rules import WATERMARK, StoreRules
-from holdfast.store.embedded.summaries import NEVER
-from holdfast.store.grouping import group_size
-from holdfast.store.moving import Moving
+from holdfast.store.batching import Waiter, group_size
 from holdfast.store.port import (
     ALL_CLASSES,
+    NEVER,
     NO_LIMIT,
     SCARCE,
     Accept,
@@ -58,7 +57,7 @@ from holdfast.store.postgres.queries import Faults
 from holdfast.store.postgres.requests import ANSWER, REQUEST, CarryOut, Requests
 from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.write_queue import TRY_AGAIN_AFTER, WriteQueue
-from holdfast.store.writer_thread import Waiter
+from holdfast.store.transfer import Moving
 
 ANSWER_WITHIN = 5.0
 """Seconds after which whoever sent a webhook is told that the store is unreachable, if it does not say so itself."""

@@ -12,12 +12,12 @@ from holdfast.core.errors import StoreFull
 from holdfast.core.handoff_header import handoff_digest
 from holdfast.core.idempotency import body_digest
 from holdfast.core.message import Message
-from holdfast.store.moving import Moving
 from holdfast.store.port import Accepted, Duplicate, IdempotencyKey
 from holdfast.store.postgres import accept
 from holdfast.store.postgres.accept import Arrival, Look, Room, Uses
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import Terms
+from holdfast.store.transfer import Moving
 
 
 def take(connection: Connection, page: Sequence[Moving], room: Room, terms: Terms) -> list[Any]:

@@ -24,8 +24,8 @@ from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.message import Message, MessageId
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.moving import PAGE, Moved, Mover, Moving, TakeIn
 from holdfast.store.port import Accept, Acceptance, Accepted, Done, Forget, Hearing, Purge, Shelve
+from holdfast.store.transfer import PAGE, Moved, Mover, Moving, TakeIn
 
 LITTLE = 2 * PAGE
 TRY_AGAIN_AFTER = 0.25

@@ -13,10 +13,9 @@ import trio
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import StoreError, StoreUnusable
 from holdfast.core.message import Entry, MessageId, MessageState
-from holdfast.store.embedded import choosing, handing, reads
+from holdfast.store.embedded import choosing, reads, transfer
 from holdfast.store.embedded import stories as story_reads
 from holdfast.store.embedded.tables import Engine, Fault, Table, Transaction
-from holdfast.store.moving import Moving
 from holdfast.store.port import (
     ALL_CLASSES,
     NO_LIMIT,
@@ -32,6 +31,7 @@ from holdfast.store.port import (
     View,
 )
 from holdfast.store.records import lane_key
+from holdfast.store.transfer import Moving
 
 READERS = 4
 LANES_A_READ = 8
@@ -107,11 +107,11 @@ class Asking(ABC):
         return await self._read(lambda transaction: choosing.dead_stories(transaction, select, limit))
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-        return await self._read(lambda transaction: handing.waiting(transaction, after, limit))
+        return await self._read(lambda transaction: transfer.waiting(transaction, after, limit))
 
     async def undelivered(self, after: MessageId | None, limit: int) -> tuple[list[Moving], MessageId | None]:
         """Messages that are not delivered, dead ones too, with all that is known of them, and where to go on."""
-        return await self._read(lambda transaction: handing.undelivered(transaction, after, limit))
+        return await self._read(lambda transaction: transfer.undelivered(transaction, after, limit))
 
     async def circuit(self, key: str) -> CircuitView | None:
         return await self._read(lambda transaction: reads.circuit(transaction, lane_key(key)))

@@ -12,16 +12,16 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.handoff_header import handoff_digest
 from holdfast.core.idempotency import HEADER, key_digest
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing
+from holdfast.store.batching import choose
 from holdfast.store.embedded import keys, reads
 from holdfast.store.embedded.attempts import attempts_of
-from holdfast.store.embedded.standing import place_of
+from holdfast.store.embedded.group import Work
+from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Table, Transaction
-from holdfast.store.embedded.work import Work
-from holdfast.store.looking import choose
-from holdfast.store.moving import KeyUse, Moving
 from holdfast.store.port import HandOver
 from holdfast.store.records import stamp
-from holdfast.store.sound import check_message
+from holdfast.store.transfer import KeyUse, Moving
+from holdfast.store.validation import check_message
 
 Leaving = TypeVar("Leaving", Entry, Moving)
 

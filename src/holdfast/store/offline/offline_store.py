@@ -16,18 +16,17 @@ emptying.py  all that is not delivered goes to a database that replicas share
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.core.errors import StoreUnusable
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.incoming import Imported, NotAnExport, check_header
-from holdfast.store.moving import Moved
+from holdfast.store.maintenance import Finding, Imported, Maintained, NotAnExport, Repaired, check_header
 from holdfast.store.offline.export import export_lines
-from holdfast.store.offline.fsck import Finding, check
-from holdfast.store.offline.repair import Repair, Repaired
+from holdfast.store.offline.fsck import check
+from holdfast.store.offline.repair import Repair
 from holdfast.store.offline.restore import Import
+from holdfast.store.transfer import Moved
 
 __all__ = [
     "Finding",
@@ -41,19 +40,6 @@ __all__ = [
     "open_database",
     "open_store",
 ]
-
-
-class Maintained(Protocol):
-    """What the commands ask of a store, whatever engine it is on."""
-
-    def check(self) -> Iterator[Finding]: ...
-
-    def repair(self) -> Repaired: ...
-
-    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]: ...
-
-    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
-        """Import the lines that follow a good header."""
 
 
 class OfflineStore:
@@ -99,7 +85,7 @@ class OfflineStore:
         # Only where it is wanted: a driver that is an extra, and all that a store needs to run.
         from holdfast.clock import BootClock
         from holdfast.store.embedded.ledger import Ledger, last_time
-        from holdfast.store.offline.emptying import empty
+        from holdfast.store.offline.handoff import empty
 
         ledger = Ledger(self._engine, self._rules, BootClock(last_time(self._engine)), lambda bits: 0)
         ledger.open()

@@ -8,17 +8,18 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.handoff_header import MOST_ATTEMPTS
-from holdfast.core.message import Attempt, Place
+from holdfast.core.message import Attempt, MessageId, Place, id_text
 from holdfast.core.store_rules import kept_attempts
-from holdfast.store import lines, records
-from holdfast.store.lines import Delivered, Key, Line, Record
-from holdfast.store.moving import Moving
+from holdfast.store import export_format, records
+from holdfast.store.export_format import Delivered, Key, Line, Record
 from holdfast.store.port import LaneRecord
-from holdfast.store.sound import UNREADABLE, check_attempt, check_lane, check_message, check_moments
+from holdfast.store.transfer import Moving
+from holdfast.store.validation import UNREADABLE, check_attempt, check_lane, check_message, check_moments
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
@@ -48,13 +49,13 @@ def check_header(text: bytes) -> None:
     """The first line says what the others are, and since which version of holdfast."""
     try:
         header = json.loads(text)
-        version = header["version"] if header["format"] == lines.HEADER["format"] else None
+        version = header["version"] if header["format"] == export_format.HEADER["format"] else None
     except _BAD:
         version = None
     if type(version) is not int:
         raise NotAnExport("this is no export of holdfast: its first line does not say so")
-    if version > lines.VERSION:
-        raise NotAnExport(f"the export has version {version}; this holdfast knows up to {lines.VERSION}")
+    if version > export_format.VERSION:
+        raise NotAnExport(f"the export has version {version}; this holdfast knows up to {export_format.VERSION}")
 
 
 def take(
@@ -143,8 +144,65 @@ def _kept(attempts: list[Attempt]) -> list[Attempt]:
 
 
 _READERS: dict[str, Callable[[Line], Record]] = {
-    "circuit": lines.read_circuit,
-    "message": lines.read_message,
-    "delivered": lines.read_delivered,
-    "key": lines.read_key,
+    "circuit": export_format.read_circuit,
+    "message": export_format.read_message,
+    "delivered": export_format.read_delivered,
+    "key": export_format.read_key,
 }
+
+
+class Finding(NamedTuple):
+    """`id` is the message's, else the lane's or host's name, else the row's key in hex."""
+
+    kind: str
+    id: str
+    what: str
+
+
+def unreadable(kind: str, id: str, fault: object) -> Finding:
+    return Finding(kind, id, f"can't be read: {fault}")
+
+
+def delivered_still_here(id: MessageId) -> Finding:
+    return Finding("message", id_text(id), "was delivered and is still among those that are not")
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did. `file` is where `set_aside` rows went, if there were any."""
+
+    set_aside: int = 0
+    file: Path | None = None
+    places: int = 0
+    entries: int = 0
+    circuits: int = 0
+    listed: int = 0
+    summaries: int = 0
+    shares: int = 0
+
+
+class Maintained(Protocol):
+    """What the commands ask of a store, whatever engine it is on."""
+
+    def check(self) -> Iterator[Finding]: ...
+
+    def repair(self) -> Repaired: ...
+
+    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]: ...
+
+    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        """Import the lines that follow a good header."""
+
+
+def framed(found: Iterable[Line]) -> Iterator[bytes]:
+    """Lines between the one that says what they are and the one that tells how many."""
+    count = 1
+    yield _encoded(export_format.HEADER)
+    for line in found:
+        count += 1
+        yield _encoded(line)
+    yield _encoded({"kind": "end", "lines": count})
+
+
+def _encoded(line: Line) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"

@@ -14,12 +14,13 @@ from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt, first_place, place_after_attempt
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
-from holdfast.store.embedded import attempts, bulk, handing, keys
+from holdfast.store.embedded import attempts, bulk, keys, transfer
+from holdfast.store.embedded.group import Group, Work
 from holdfast.store.embedded.room import RoomKeeper, claim_of
-from holdfast.store.embedded.summaries import NEVER, summarise
+from holdfast.store.embedded.summaries import summarise
 from holdfast.store.embedded.tables import META_LATEST, Room, Table, Transaction
-from holdfast.store.embedded.work import Group, Work
 from holdfast.store.port import (
+    NEVER,
     Accept,
     Accepted,
     Conflict,
@@ -32,7 +33,6 @@ from holdfast.store.port import (
     Fail,
     Forget,
     HandOver,
-    LaneRecord,
     Operation,
     Purge,
     ReplayDead,
@@ -41,7 +41,7 @@ from holdfast.store.port import (
     SaveLane,
     Shelve,
 )
-from holdfast.store.records import lane_key, numbered, stamp
+from holdfast.store.records import lane_key, live_record, numbered, stamp
 
 
 def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_id: MessageId) -> Group:
@@ -65,13 +65,6 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
         prepared.append(encoded)
     encoded_lanes = {key: records.encode_lane(live_record(lane, rules.run)) for key, lane in lanes.items()}
     return Group(operations, prepared, encoded_lanes, claim_of(messages, size), now, last_id)
-
-
-def live_record(lane: Lane, run: int) -> LaneRecord:
-    """What is stored of a lane, as it is in memory now."""
-    lane.dirty = False
-    host = lane.host
-    return LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)
 
 
 class Writer:
@@ -151,7 +144,7 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     since = _used_at(work, operation) - work.rules.idempotency
     use = keys.find(work.transaction, key.digest, since, work.epochs)
     if use is None:
-        known = operation.place is not None and handing.is_here(work.transaction, operation.message.id)
+        known = operation.place is not None and transfer.is_here(work.transaction, operation.message.id)
         return Duplicate(operation.message.id) if known else None
     return Duplicate(use.id) if use.body == key.body else Conflict()
 
@@ -223,7 +216,7 @@ _APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
     Fail: fail,
     SaveLane: _nothing_more,
     Shelve: shelve,
-    HandOver: handing.hand_over,
+    HandOver: transfer.hand_over,
     Expire: bulk.expire,
     ReplayDead: bulk.replay_dead,
     DropDead: bulk.drop_dead,

@@ -1,4 +1,9 @@
-"""The ledger's own thread, and the tasks that wait for what it does."""
+"""The writer's thread, and how large a group it takes at once.
+
+A group holds the operations that arrived while the last group was written, within bounds. The loop stands still while
+a group is put, so a group is larger only where an fsync is slow. It is smaller where little room is left: the pages
+that a group copies have to fit too.
+"""
 
 import threading
 from collections.abc import Awaitable, Callable
@@ -8,32 +13,20 @@ from typing import Any
 import outcome
 import trio
 
-from holdfast.core.errors import StoreError
-from holdfast.store.embedded.work import Group
-from holdfast.store.port import Hearing
+from holdfast.store.batching import GROUP_LIMIT
+from holdfast.store.embedded.group import Group
+
+LARGEST_GROUP = 4_096
+"""Operations in one group after a slow fsync."""
+PUTS_TO_SYNC = 4
+"""Putting a group takes at most this part of the time that the last fsync took, or GROUP_LIMIT operations."""
 
 Results = list[Any] | None
 Commit = Callable[[Group], Awaitable[Results]]
 
 
-class Waiter(Hearing):
-    """The task that awaits an operation, until it is cancelled: made by it, and called with the result or an error."""
-
-    def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-
-    def __call__(self, result: Any) -> None:
-        if self._task is not None:
-            answer = outcome.Error(result) if isinstance(result, StoreError) else outcome.Value(result)
-            trio.lowlevel.reschedule(self._task, answer)
-
-    def abandon(self, _: Any) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-
 class Turn:
-    """Whose turn it is: one thread waits until another lets it go on, which it may do more than once.
+    """One thread waits until another releases it, which may happen more than once.
 
     A bare lock: a semaphore of the standard library is made of several, and costs ten times as much.
     """
@@ -51,9 +44,9 @@ class Turn:
 
 
 class WriterThread:
-    """The writer's own thread. LMDB wants a transaction to live and end on the thread that began it.
+    """Runs `work` for each group. LMDB requires a transaction to begin and end on one thread.
 
-    `took` hears of each group: how many operations it had, and the seconds for its puts and for the rest.
+    After each group `took` is called with its number of operations, and the seconds for its puts and for the rest.
     """
 
     def __init__(self, work: Callable[[Group, Turn], Results], took: Callable[[int, float, float], None]) -> None:
@@ -74,7 +67,7 @@ class WriterThread:
         self._groups.put((group, puts_done, finish))
         puts_done.wait()
         put = trio.current_time()
-        # The commit can't be called back: the wait for it has to be outlived by its end.
+        # A commit can't be cancelled, so neither can the wait for it.
         result: Results = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         self._took(len(group.operations), put - began, trio.current_time() - put)
         return result
@@ -86,3 +79,26 @@ class WriterThread:
         while (item := self._groups.get()) is not None:
             group, puts_done, finish = item
             finish(outcome.capture(self._work, group, puts_done))
+
+
+class GroupLimit:
+    """How many operations the next group may have, by how long the last ones took and whether they fitted."""
+
+    def __init__(self) -> None:
+        self._by_time = GROUP_LIMIT
+        self._by_room = LARGEST_GROUP
+
+    @property
+    def operations(self) -> int:
+        return min(self._by_time, self._by_room)
+
+    def took(self, operations: int, puts: float, sync: float) -> None:
+        """A group took these seconds for its puts, and these from there to the end of the commit."""
+        affordable = int(operations * sync / (PUTS_TO_SYNC * puts)) if puts else 0
+        self._by_time = min(max(affordable, GROUP_LIMIT), LARGEST_GROUP)
+
+    def fitted(self) -> None:
+        self._by_room = min(self._by_room + self._by_room // 8 + 1, LARGEST_GROUP)
+
+    def did_not_fit(self, operations: int) -> None:
+        self._by_room = max(1, operations // 2)

@@ -13,9 +13,9 @@ from holdfast.clock import SharedClock
 from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.moving import Moved, Mover, Moving
 from holdfast.store.postgres.migration import prepare_database
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.transfer import Moved, Mover, Moving
 
 NO_LIMIT = 1 << 62
 

@@ -31,8 +31,8 @@ from holdfast.core.message import (
     parse_id,
     rfc3339,
 )
-from holdfast.store.moving import Moving
 from holdfast.store.port import LaneRecord
+from holdfast.store.transfer import Moving
 
 VERSION = 2
 HEADER = {"format": "holdfast-export", "version": VERSION}

@@ -11,7 +11,7 @@ from holdfast.store.embedded import reads
 from holdfast.store.embedded.tables import Table, Transaction
 from holdfast.store.embedded.walking import has_row
 from holdfast.store.records import lane_key, stamp, unstamp
-from holdfast.store.sound import ID, readable_message
+from holdfast.store.validation import ID, readable_message
 
 Seat = tuple[Table, bytes, bytes]
 """One index entry: its table, key and value."""
