@@ -1,4 +1,4 @@
-"""Real processes as fixtures, a database among them, and figures that tests measured, told at the end of the run."""
+"""Fixtures for real processes and databases, and a report of measured figures at the end of the run."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ from tests.support.postgres import ELSEWHERE, OwnServer, Server
 
 MEASURED = "measured"
 
-# Started in the background of a shell the suite has SIGINT ignored, and every child too: Ctrl-C would do nothing.
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests of Ctrl-C would fail.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes is the machine's affair.
+# The time of an example depends on the machine.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
 
@@ -42,7 +42,7 @@ LONGEST = (
     "gateway/test_hostile_clients.py",
     "gateway/test_commands.py",
 )
-"""Files that take longest: begun first, none of them is left over when the other workers are done."""
+"""The longest files, which start first, so that no worker is left with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
 def processes(request: pytest.FixtureRequest) -> Iterator[int]:
-    """For tests of what holds whether or not ingest has a process of its own."""
+    """Runs a module's tests with ingest in the gateway's process, and in its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(harness.ALSO, "process__split", "true" if request.param == 2 else "false")
         yield request.param
@@ -60,7 +60,7 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def executed() -> Iterator[None]:
-    """Gateways are executed, not forked: each has only what it imported itself."""
+    """Executes gateways instead of forking them, so that each has only its own imports."""
     with fork_server.executing():
         yield
 
@@ -80,18 +80,18 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """One for all tests of a worker."""
+    """One server for all tests of a worker."""
     if ELSEWHERE is not None:
         yield Server(ELSEWHERE, ELSEWHERE)
         return
-    server = OwnServer(heedless=True)
+    server = OwnServer(durable=False)
     yield server
     server.close()
 
 
 @pytest.fixture(scope="session")
 def durable_postgres() -> Iterator[OwnServer]:
-    """One more for all tests of a worker, which loses nothing in a crash."""
+    """A second server for all tests of a worker, which loses nothing in a crash."""
     server = OwnServer()
     yield server
     server.close()
@@ -99,7 +99,7 @@ def durable_postgres() -> Iterator[OwnServer]:
 
 @pytest.fixture
 def own_postgres(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
-    """For tests that stop it, or set it otherwise."""
+    """For tests that stop the server or change its settings."""
     if ELSEWHERE is not None:
         pytest.skip("HOLDFAST_TEST_POSTGRES names a server that is not ours to stop")
     server: OwnServer = request.getfixturevalue("durable_postgres")
@@ -117,13 +117,13 @@ def database(postgres: Server) -> Iterator[str]:
 
 @pytest.fixture
 def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Keeps a line for the end of the test log, from whichever worker ran the test."""
+    """Records a line for the end of the test log."""
     return lambda line: record_property(MEASURED, line)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Said at once, and not only at the end, which a run that is cut off never reaches."""
+    """Prints failures at once, because an interrupted run never reaches the summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(
             f"\n{report.nodeid} failed at {report.when} after {report.duration:.1f} s\n{report.longreprtext}",

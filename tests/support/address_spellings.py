@@ -1,4 +1,4 @@
-"""Every way that we know to spell an address in a URL, and samples of every range that may not be dialled."""
+"""Known spellings of an address in a URL, and samples of every range that may not be dialled."""
 
 from ipaddress import IPv4Address, IPv6Address
 
@@ -15,7 +15,7 @@ def samples(row: Range) -> list[IpAddress]:
 
 
 def plain(address: IpAddress) -> list[str]:
-    """Hosts that are spelled as they should be, though some are that address only to a translator or a tunnel."""
+    """Valid spellings; some lead to the address only through a translator or a tunnel."""
     if isinstance(address, IPv6Address):
         exploded = address.exploded
         dotted = f"{exploded[:30]}{IPv4Address(int(address) & 0xFFFFFFFF)}"
@@ -35,7 +35,7 @@ def plain(address: IpAddress) -> list[str]:
 
 
 def numeric(address: IPv4Address) -> list[str]:
-    """Odd spellings that the C library reads as this address, without asking anybody."""
+    """Odd spellings that the C library reads as this address, without a look-up."""
     number, parts = int(address), [int(part) for part in str(address).split(".")]
     a, b = parts[:2]
     return [
@@ -46,7 +46,7 @@ def numeric(address: IPv4Address) -> list[str]:
 
 
 def odd(address: IpAddress) -> list[str]:
-    """Hosts that are never to be taken for anything."""
+    """Invalid spellings, which must be refused."""
     text = str(address)
     if isinstance(address, IPv6Address):
         bracketed = f"[{text}]"

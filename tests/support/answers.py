@@ -1,4 +1,4 @@
-"""An answer as a transport gives it, for stand-ins of a transport."""
+"""An answer as `http.transport` returns it, for fake transports."""
 
 from typing import NamedTuple
 

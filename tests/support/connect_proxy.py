@@ -1,7 +1,7 @@
-"""A forward proxy for tests: real CONNECT on loopback, which remembers what it was asked for.
+"""A forward proxy for tests: real CONNECT on loopback, with a record of its requests.
 
-Where a tunnel ends is said by `routes`, from the "ip:port" asked for to a server of the test; anything else is a 502.
-`script` replaces this: `answering(407)`, `saying(b"garbage")`, `hanging`, `closing`, or a function of the test's own.
+`routes` maps the requested "ip:port" to a server of the test; any other target is a 502. `script` replaces this:
+`answering(407)`, `saying(b"garbage")`, `hanging`, `closing`, or a function of the test.
 """
 
 import select
@@ -33,7 +33,7 @@ Script = Callable[["ConnectProxy", socket.socket, Asked], None]
 
 
 class ConnectProxy:
-    """Serves from its making until `close`."""
+    """Serves until `close`."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -59,7 +59,7 @@ class ConnectProxy:
             assert self._changed.wait_for(lambda: condition(self), patience), f"not met; asked {self.asked}"
 
     def wait_until_all_left(self) -> None:
-        """Until every connection to it has been closed."""
+        """Waits until every client has disconnected."""
         self.wait_for(lambda proxy: proxy.connections > 0 and not proxy._open)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ def answering(status: int) -> Script:
 
 
 def saying(*pieces: bytes) -> Script:
-    """Says this and then nothing more, until the other side leaves."""
+    """Sends these bytes and then nothing, until the client disconnects."""
 
     def script(proxy: ConnectProxy, connection: socket.socket, asked: Asked) -> None:
         for piece in pieces:
@@ -137,7 +137,7 @@ def saying(*pieces: bytes) -> Script:
 
 
 def dripping(first: bytes, endlessly: bytes) -> Script:
-    """Never ends what it says, as long as the other side stays."""
+    """Sends without end, until the client disconnects."""
 
     def script(proxy: ConnectProxy, connection: socket.socket, asked: Asked) -> None:
         connection.sendall(first)
@@ -153,7 +153,7 @@ def hanging(proxy: ConnectProxy, connection: socket.socket, asked: Asked) -> Non
 
 
 def closing(proxy: ConnectProxy, connection: socket.socket, asked: Asked) -> None:
-    """Leaves without a word."""
+    """Disconnects without an answer."""
 
 
 def resetting(proxy: ConnectProxy, connection: socket.socket, asked: Asked) -> None:
@@ -161,7 +161,7 @@ def resetting(proxy: ConnectProxy, connection: socket.socket, asked: Asked) -> N
 
 
 def _read_request(connection: socket.socket) -> Asked | None:
-    """Byte by byte, so that nothing of what follows is taken with it."""
+    """Reads byte by byte, so that nothing after the head is consumed."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)

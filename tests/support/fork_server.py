@@ -1,8 +1,7 @@
-"""Processes of `holdfast`, forked from one that has imported all of it: a start takes an eighth of the CPU.
+"""Starts `holdfast` processes by fork from a process that has imported all of it: an eighth of the CPU of an exec.
 
-Each is a process of its own, with its own environment, standard streams and pid, and it runs what the executable runs.
-`make test-long` starts the executable instead, and so does each test of what only an exec shows: memory, limits of the
-process, preloaded libraries, a changed umask, what is imported when.
+Each process has its own environment, standard streams and pid. `make test-long` executes `holdfast` instead, and so do
+tests of memory, process limits, preloaded libraries, the umask and import times.
 
 Run as a program, this module is the process that forks.
 """
@@ -31,20 +30,20 @@ from tests.support.repetitions import LONG
 ROOT = Path(__file__).parents[2]
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 EXECUTABLE = HOLDFAST if LONG else None
-"""What is executed; None to fork."""
+"""The program to execute; None to fork."""
 _LARGEST_REQUEST = 1 << 20
 _PATIENCE = 30.0
 
 
 class Forked:
-    """As much of a `subprocess.Popen` as tests need of a process that is not their own child."""
+    """The part of `subprocess.Popen` that tests need, for a process that is not their own child."""
 
     def __init__(self, pid: int, status: int, stdout: IO[str] | None) -> None:
         self.pid = pid
         self.stdout = stdout
         self.returncode: int | None = None
         self._status = status
-        """Where the process that forks writes how this one ended."""
+        """The fork server writes the exit status here."""
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
@@ -80,15 +79,15 @@ class Forked:
         os.close(self._status)
 
 
-class _Forker:
-    """The process that forks, as seen by the tests of one worker."""
+class _ForkServer:
+    """The client side: one fork server for each pytest worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, words: list[str], env: Mapping[str, str], streams: list[int], cwd: Path | None) -> tuple[int, int]:
-        """The pid, and a descriptor from which its exit status can be read."""
+        """Returns the pid, and a descriptor for reading the exit status."""
         status, told = os.pipe()
         with self._lock:
             if self._process is None:
@@ -113,12 +112,12 @@ class _Forker:
             self._process.wait()
 
 
-_forker = _Forker()
+_fork_server = _ForkServer()
 
 
 @contextmanager
 def executing(executable: str = HOLDFAST) -> Iterator[None]:
-    """Meanwhile nothing is forked."""
+    """Processes started inside are executed, not forked."""
     global EXECUTABLE
     before, EXECUTABLE = EXECUTABLE, executable
     try:
@@ -135,7 +134,7 @@ def start(
     stdin: IO[str] | None = None,
     cwd: Path | None = None,
 ) -> "subprocess.Popen[str] | Forked":
-    """`holdfast WORDS`. `stdout` and `stderr` are files, or PIPE for `stdout`."""
+    """Starts `holdfast WORDS`. `stdout` and `stderr` are files, or PIPE for `stdout`."""
     executable = HOLDFAST if "LD_PRELOAD" in env else EXECUTABLE
     if executable is not None:
         given = subprocess.DEVNULL if stdin is None else stdin
@@ -145,11 +144,11 @@ def start(
     with open(os.devnull) as nothing:  # noqa: PTH123
         streams = [(stdin or nothing).fileno(), _number(stdout), _number(stderr)]
         if stdout != subprocess.PIPE:
-            return Forked(*_forker.fork(words, env, streams, cwd), None)
+            return Forked(*_fork_server.fork(words, env, streams, cwd), None)
         reading, writing = os.pipe()
         streams[1] = writing
         try:
-            return Forked(*_forker.fork(words, env, streams, cwd), os.fdopen(reading))
+            return Forked(*_fork_server.fork(words, env, streams, cwd), os.fdopen(reading))
         finally:
             os.close(writing)
 
@@ -161,7 +160,7 @@ def _number(stream: int | IO[str]) -> int:
 def run(
     *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, input: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """`holdfast WORDS` until it ends, with what it printed."""
+    """Runs `holdfast WORDS` to its end and captures its output."""
     with (
         tempfile.TemporaryFile("w+") as stdin,
         tempfile.TemporaryFile("w+") as stdout,
@@ -181,7 +180,7 @@ def run(
         return subprocess.CompletedProcess(words, process.returncode, stdout.read(), stderr.read())
 
 
-# -- the process that forks ------------------------------------------------------------------------------------------
+# -- the fork server itself ------------------------------------------------------------------------------------------
 
 
 def _import_all() -> None:
@@ -189,13 +188,13 @@ def _import_all() -> None:
 
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
         import_module(module.name)
-    # What is there by now stays: no collection writes to the pages that all of them share.
+    # Without garbage collection of these objects the forked processes keep sharing their pages.
     gc.collect()
     gc.freeze()
 
 
 def _serve(requests: socket.socket) -> list[str]:
-    """Returns in each forked process, with its command line, and ends this one when nobody asks any more."""
+    """Returns the command line in each forked process. Exits when the client closes the socket."""
     woken, wake = socket.socketpair()
     wake.setblocking(False)
     woken.setblocking(False)
@@ -236,13 +235,13 @@ def _report(running: dict[int, int]) -> None:
         if pid == 0:
             return
         told = running.pop(pid)
-        with suppress(BrokenPipeError):  # nobody asks any more
+        with suppress(BrokenPipeError):  # the test does not wait for it
             os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
         os.close(told)
 
 
 def _become(request: dict[str, object], streams: list[int]) -> list[str]:
-    """Everything that an exec would have set."""
+    """Sets everything that an exec would set."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

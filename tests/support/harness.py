@@ -1,4 +1,4 @@
-"""Real processes for tests: a gateway on free ports with its own store, and a receiver that remembers."""
+"""Real processes for tests: a gateway on free ports with its own store, and a receiver that records its requests."""
 
 import json
 import os
@@ -22,16 +22,16 @@ from tests.support import fork_server
 
 HOLDFAST = fork_server.HOLDFAST
 PATIENCE = 30.0
-"""How long a condition is waited for before a test gives up; nothing is ever waited for by time alone."""
+"""Seconds to wait for a condition before a test fails. Tests wait for conditions, never for time alone."""
 
 PLAIN: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE, "verify": False}
-"""For httpx, over plain HTTP: reading the system's certificates for each call would take 30 ms of CPU."""
+"""Options of httpx for plain HTTP. Without verify=False each call reads the system's certificates: 30 ms of CPU."""
 
 ALSO: dict[str, object] = {}
-"""Settings of every gateway that is started, unless the test says otherwise."""
+"""Settings of every gateway, unless the test overrides them."""
 
 READY = re.compile(r"ready: (?:ingest http://(\S+), )?status http://(\S+), control (\S+), store (\S+)")
-"""Of a replica that takes no webhooks there is no first part."""
+"""A replica without an ingest listener prints no ingest address."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Received:
     headers: Mapping[str, str]
     body: bytes
     status: int = 0
-    """What it was answered."""
+    """The status that the receiver answered."""
     client: str | None = None
-    """The name in the certificate that the other side showed."""
+    """The name in the client certificate."""
 
     @property
     def id(self) -> str:
@@ -51,7 +51,7 @@ class Received:
 
 
 class Receiver:
-    """An HTTP server on loopback that keeps what it got. `answer` says what to answer; 200 unless told otherwise."""
+    """An HTTP server on loopback that records its requests. `answer` returns the status, 200 by default."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Received] = []
@@ -110,7 +110,7 @@ class Receiver:
         return self.wait_for(lambda requests: len(requests) >= 1)[0]
 
     def hang(self) -> tuple[threading.Event, threading.Event]:
-        """Answer nothing until told to; returns an event for "a request is here" and one that lets them all go."""
+        """Requests hang. Returns an event that the first request sets, and an event that releases all of them."""
         entered, let_go = threading.Event(), threading.Event()
 
         def hanging(request: Received) -> int:
@@ -133,7 +133,7 @@ def _shown_by(connection: socket.socket) -> str | None:
 
 @dataclass
 class Gateway:
-    """A `holdfast run` of its own; `ingest` is empty if it takes no webhooks."""
+    """A `holdfast run`. `ingest` is empty if it has no ingest listener."""
 
     process: "subprocess.Popen[str] | fork_server.Forked"
     ingest: str
@@ -150,7 +150,7 @@ class Gateway:
         return httpx.get(f"http://{self.status}{path}", **PLAIN)
 
     def call(self, method: str, path: str, document: object = None) -> httpx.Response:
-        """Over the control socket."""
+        """Calls the control socket."""
         with httpx.Client(
             transport=httpx.HTTPTransport(uds=str(self.control), verify=False), timeout=PATIENCE
         ) as client:
@@ -165,7 +165,7 @@ class Gateway:
 
     @property
     def pids(self) -> list[int]:
-        """Of all its processes, the one that was started first."""
+        """All of its processes, the one of `holdfast run` first."""
         listings = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [self.process.pid, *(int(pid) for listing in listings for pid in listing.read_text().split())]
 
@@ -185,8 +185,8 @@ class Gateway:
 
 
 def settings(store: Path, **keys: object) -> dict[str, str]:
-    """The environment of a gateway for tests: loopback targets, free ports. Keys are `section__key`; None leaves one
-    of these to the config file.
+    """The environment of a gateway: loopback targets are allowed, ports are free ones. Keys are `section__key`; None
+    leaves a key to the config file.
     """
     given: dict[str, object] = {
         "listen__ingest": "127.0.0.1:0",
@@ -203,7 +203,7 @@ def settings(store: Path, **keys: object) -> dict[str, str]:
 
 
 def start(store: Path, config: Path | None = None, *flags: str, **keys: object) -> Gateway:
-    """Start a gateway and wait for its ready line."""
+    """Starts a gateway and waits for its ready line."""
     words = ["run", *(["--config", str(config)] if config is not None else []), *flags]
     log = store.parent / f"{store.name}.log"
     with log.open("a") as stderr:
@@ -229,7 +229,7 @@ def running(store: Path, config: Path | None = None, *flags: str, **keys: object
 
 
 def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Wait until a condition of another process holds; its value is returned."""
+    """Polls a condition of another process until it is true, and returns its value."""
     bell, end = threading.Event(), time.monotonic() + patience
     while True:
         value = condition()

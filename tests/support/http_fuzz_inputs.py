@@ -1,13 +1,13 @@
-"""Bytes of clients and servers by chance, for fuzzing.py: good messages, odd ones, and what damage makes of them."""
+"""Random bytes of clients and servers for http_fuzz.py: valid messages, odd ones, and damaged ones."""
 
 from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
 BYTEWISE = 8
-"""Of so many inputs one is fed a byte at a time too, which takes longest."""
+"""One in so many inputs is also fed byte by byte, which is slow."""
 
-# Of each kind the good ones and the odd ones.
+# Each is a pair: valid values and odd ones.
 REQUEST_LINES = (
     [
         b"POST /x HTTP/1.1", b"POST /x HTTP/1.1", b"PUT /x?y HTTP/1.1", b"POST /x HTTP/1.0", b"GET / HTTP/1.1",

@@ -1,31 +1,31 @@
-"""Ports of loopback where nobody answers."""
+"""Ports of loopback without a server."""
 
 import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BELOW_THE_EPHEMERAL = range(12_000, 32_000)
-"""Ports that the system gives to nobody by itself, neither to a listener that leaves it the choice nor to a client."""
+NOT_EPHEMERAL = range(12_000, 32_000)
+"""Ports that the kernel never assigns by itself."""
 
 _kept: list[socket.socket] = []
-"""Bound to the ports that were given out, for as long as this process lives."""
+"""Sockets that keep the returned ports bound for the life of this process."""
 
 
 def refusing_port() -> int:
-    """Nobody listens on it but who is told of it: it is bound here, so that no other call, in no process, returns it.
+    """Returns a port that refuses connections. It stays bound here, so that no other process gets it.
 
-    A bound port refuses connections. Who listens with SO_REUSEADDR, as servers do, can have it nevertheless.
+    A server that listens with SO_REUSEADDR can still use it.
     """
     while True:
-        port = random.choice(BELOW_THE_EPHEMERAL)
+        port = random.choice(NOT_EPHEMERAL)
         keeper = socket.socket()
         try:
             keeper.bind(("0.0.0.0", port))
         except OSError:
             keeper.close()
             continue
-        # Set after the bind: until then it is a conflict that somebody else has this port.
+        # Set after the bind, so that the bind fails if another process has the port.
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _kept.append(keeper)
         return port
@@ -33,7 +33,7 @@ def refusing_port() -> int:
 
 @contextmanager
 def dead_port() -> Iterator[int]:
-    """Accepts no connection and refuses none: its backlog is full."""
+    """A port that neither accepts nor refuses connections: its backlog is full."""
     with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

