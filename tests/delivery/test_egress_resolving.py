@@ -16,8 +16,7 @@ from holdfast.config import build
 from holdfast.core.addresses import V4, V6, Range
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.egress import ROUTE_ZONE, Guard
-from holdfast.delivery.lookup_threads import SHARE, THREADS
-from holdfast.delivery.resolver import FAILURE_KEPT_FOR, TIMEOUT
+from holdfast.delivery.resolver import FAILURE_KEPT_FOR, SHARE, THREADS, TIMEOUT
 from holdfast.http.dial import Address, Origin
 from holdfast.http.errors import ConnectError
 from holdfast.http.transport import Transport

@@ -11,9 +11,18 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from holdfast.core.errors import NameNotResolved
-from holdfast.delivery import lookup_threads, resolver
-from holdfast.delivery.lookup_threads import FOR_A_THREAD, RECENT_THREADS, SHARE, THREADS
-from holdfast.delivery.resolver import FAILURE_KEPT_FOR, HANGS_AFTER, LAST_GOOD_FOR, TIMEOUT, Resolver
+from holdfast.delivery import resolver
+from holdfast.delivery.resolver import (
+    FAILURE_KEPT_FOR,
+    FOR_A_THREAD,
+    HANGS_AFTER,
+    LAST_GOOD_FOR,
+    RECENT_THREADS,
+    SHARE,
+    THREADS,
+    TIMEOUT,
+    Resolver,
+)
 from holdfast.http.dial import Address
 from tests.delivery.names import PUBLIC, Names
 from tests.support.harness import until
@@ -307,7 +316,7 @@ async def test_a_thread_is_used_again_and_ends_when_there_is_nothing_to_do(
     for _ in range(20):
         await look_up(it)
     assert threads() == 1
-    monkeypatch.setattr(lookup_threads, "IDLE_FOR", 0.001)
+    monkeypatch.setattr(resolver, "IDLE_FOR", 0.001)
     for _ in range(200):
         await look_up_all(it, hosts(3))
     await trio.to_thread.run_sync(until, lambda: not threads())

@@ -7,7 +7,6 @@ outcomes.py    what an outcome changes: circuit, limits, schedule, and the one o
 courier.py     one attempt from start to outcome
 egress.py      which addresses may be dialled
 resolver.py    names to addresses, one look-up per host at a time
-lookup_threads.py  the threads that resolve names, and which name may have one
 dialer.py      how an address is reached: directly, or through the forward proxy
 signing.py     Standard Webhooks: secrets and signatures
 tls.py         whom receivers must be certified by, and what is shown to them

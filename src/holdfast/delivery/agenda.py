@@ -1,8 +1,8 @@
-"""When to look at which lane: timers of the lanes in memory, and the store's agenda for all the others.
+"""Decides when to look at which lane: timers for the lanes in memory, the store's agenda for all others.
 
-The agenda is read when its first moment has come, never on a schedule: a waiting host costs nothing meanwhile. Lanes
-that there is no room for in memory are passed over, and looked for again when there is. A read goes on from where the
-last one ended, so that many overdue lanes are not walked for each one that comes due.
+The agenda is read when its first moment has come, never on a schedule, so a waiting host costs nothing. Lanes without
+room in memory are passed over, and come back when there is room. A read continues where the last one ended, so that
+many overdue lanes are not walked again for each lane that comes due.
 """
 
 from heapq import heappop, heappush
@@ -14,9 +14,9 @@ from holdfast.store.port import Agenda, Store
 
 LANES_A_READ = 128
 SNOOZE = 1_000
-"""A lane that was woken is not woken again before this has passed, unless something of it was written meanwhile."""
+"""Milliseconds in which a lane is not woken again, unless one of its records was written."""
 PASSED_OVER_A_SECOND = 4_096
-"""Lanes passed over for want of room that are walked again within a second; more of them are later."""
+"""Lanes passed over for lack of room that are walked again within a second. More lanes take longer."""
 NEVER = 1 << 62
 
 
@@ -36,12 +36,12 @@ class AgendaKeeper:
 
     @property
     def next_at(self) -> int:
-        """When to look again; 0 while that is done."""
+        """When to look again; 0 during a read."""
         return 0 if self._reading else min(self._read_at, self._timers[0][0] if self._timers else NEVER)
 
     @property
     def has_overdue(self) -> bool:
-        """Whether lanes need attention that there was no room for."""
+        """Whether lanes that need attention were passed over for lack of room."""
         return self._passed_over > 0
 
     def set_timer(self, lane: Lane, moment: int) -> None:
@@ -52,28 +52,28 @@ class AgendaKeeper:
             heappush(self._timers, (moment, self._set, lane))
 
     def hear(self, wake: int, now: int) -> bool:
-        """A group was written and touched a lane that needs attention then; True if that is earlier than was known.
+        """A group was written; the first of its lanes needs attention at `wake`. True if that is earlier than known.
 
-        A lane that needs it now is in memory already, or has left it meanwhile and gets another look.
+        A lane that needs attention now is in memory, or has just left it; then the agenda is read again soon.
         """
         return self._look_at(wake) if wake > now else self._look_again_at(now + SNOOZE)
 
     def rest(self, key: str, until: int | None, now: int) -> bool:
-        """A lane that was woken leaves memory; look whether the agenda still names it, not before `until` if given."""
+        """A woken lane leaves memory. Read the agenda again in a while, for this lane not before `until`."""
         if until is not None:
             self._snoozed[key] = until
         return self._look_again_at(max(self._snoozed.get(key, 0), now + SNOOZE))
 
     def awake(self, key: str) -> None:
-        """Something of a lane was written: its moment in the agenda is a new one."""
+        """A record of this lane was written, so its moment in the agenda is new."""
         self._snoozed.pop(key, None)
 
     def look_now(self) -> None:
-        """Whatever was known, the agenda may have changed."""
+        """The agenda may have changed: read it from the start."""
         self._look_again_at(0)
 
     def pass_over(self, lane: Lane, now: int) -> None:
-        """A lane leaves memory that needs attention now, since there is no room for its messages."""
+        """A lane that needs attention now leaves memory, because there is no room for its messages."""
         lane.woken = False
         self._snoozed.pop(lane.key, None)
         self._lacking.add(lane.host.host_class)
@@ -81,17 +81,17 @@ class AgendaKeeper:
         self._look_again_at(now + SNOOZE)
 
     def left(self) -> bool:
-        """Something left memory: lanes that were passed over may come. True if there are some, and much room."""
+        """A lane left memory. True if others were passed over and there is much room for them now."""
         if not self._passed_over or not any(map(self._lanes.memory.is_half_free, self._lacking)):
             return False
         return self._look_again_at(0)
 
     def expect(self, moment: int) -> bool:
-        """A lane that leaves memory needs attention then. True if that is earlier than was known."""
+        """A lane that leaves memory needs attention at `moment`. True if that is earlier than known."""
         return self._look_at(moment)
 
     def fired(self, now: int) -> list[Lane]:
-        """The lanes whose timer has come; live again if they were not."""
+        """Returns the lanes whose timer has expired and makes them live."""
         lanes = []
         while self._timers and self._timers[0][0] <= now:
             moment, _, lane = heappop(self._timers)
@@ -101,7 +101,7 @@ class AgendaKeeper:
         return lanes
 
     async def due(self, now: int) -> list[Lane]:
-        """The lanes that are not in memory and need attention now; live from here on."""
+        """Reads the lanes that are not in memory and need attention now, and makes them live."""
         if self._read_at > now:
             return []
         self._snoozed = {key: until for key, until in self._snoozed.items() if until > now}
@@ -123,8 +123,8 @@ class AgendaKeeper:
         return lanes
 
     def _note_read(self, agenda: Agenda, skip: "Skip", now: int) -> None:
-        """The next read goes on from where this one ended. What was passed over is looked at again from the start, the
-        later the more that was.
+        """The next read continues where this one ended. Lanes that were passed over are read again from the start: the
+        more there are, the later.
         """
         self._read_to = now + 1 if agenda.next is None or agenda.next > now else agenda.next
         self._passed_over += agenda.passed_over
@@ -138,7 +138,7 @@ class AgendaKeeper:
         return Skip(self._lanes.live, self._snoozed)
 
     def _look_again_at(self, moment: int) -> bool:
-        """Read the agenda from its start then."""
+        """Read the agenda from its start at `moment`. True if that is earlier than known."""
         self._again_at = min(self._again_at, moment)
         return self._look_at(moment)
 
@@ -150,9 +150,10 @@ class AgendaKeeper:
 
 
 class Skip:
-    """Lanes that the agenda need not name: in memory, or woken a moment ago.
+    """The lanes that the agenda skips: in memory, or woken just now.
 
-    One in memory may leave it without having done what the agenda wanted of it, so it is looked for again.
+    A live lane may leave memory before it has done what the agenda woke it for. If one was skipped, the agenda is read
+    again.
     """
 
     def __init__(self, live: dict[str, Lane], snoozed: dict[str, int]) -> None:

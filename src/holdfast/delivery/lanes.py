@@ -1,8 +1,8 @@
-"""The lanes and hosts in memory. A lane is read from the store when something of it may start, and leaves when it is
-quiet.
+"""The lanes and hosts in memory.
 
-Live lanes have something in memory or under way. Cold ones are kept a while, because a healthy host's next message
-comes soon; when they leave, their counters go to disk. So a waiting host costs no memory, however long its queue.
+A lane is read from the store when one of its messages may start. A live lane has messages in memory or attempts in
+flight. A lane with neither is cold: it is kept for a while, because a healthy host's next message comes soon, and its
+counters are saved when it leaves. So a host that waits costs no memory, however long its queue.
 """
 
 from collections import OrderedDict
@@ -16,17 +16,19 @@ from holdfast.store.port import LaneRecord, SaveLane, Store
 
 COLD_LANES = 4_096
 HOSTS_REMEMBERED = 16_384
-"""Hosts that are not in memory and of which it is known whether they answer."""
+"""Hosts that left memory and whose `answers` is remembered."""
 
 
 class LaneCache:
-    """Finds lanes by key. `rates` are requests a second for single hosts, `rate` for all others; 0 is no limit."""
+    """Finds lanes by key. `rate` is the limit of requests a second for every host, `rates` for single hosts; 0 is no
+    limit.
+    """
 
     def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:
         self._store = store
         self._per_host = per_host
         self.run = run
-        """When it began to deliver; where replicas share a store, when the fleet did."""
+        """When this process began to deliver; if replicas share the store, when the fleet did."""
         self._rate = rate
         self._rates = rates
         self._hosts: dict[str, Host] = {}
@@ -41,16 +43,16 @@ class LaneCache:
             host.configure(per_host, self._interval(host.name))
 
     def _interval(self, host: str) -> float:
-        """Milliseconds between two requests to a host; the lower rate counts."""
+        """Milliseconds between two requests to a host. The lower rate counts."""
         rates = [rate for rate in (self._rate, self._rates.get(host, 0)) if rate]
         return 1000 / min(rates) if rates else 0.0
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether more of this lane may be in memory."""
+        """Whether more messages of this lane may be in memory."""
         return self.memory.admits(lane.host.host_class, idle=not lane.known)
 
     def hold(self, lane: Lane, message: Message) -> None:
-        """A message of this lane is in memory."""
+        """Count a message of this lane that is in memory."""
         if message.id not in lane.known:
             charge = lane.known[message.id] = lane.host.host_class, weight_of(message)
             self.memory.take(*charge)
@@ -64,7 +66,7 @@ class LaneCache:
         return self.live.get(key) or self._cold.get(key)
 
     def enlist(self, key: str, host: str | None) -> Lane:
-        """The lane of this key, live from now on. One that was not in memory still has to be hydrated."""
+        """Returns the lane of this key and makes it live. A lane that was not in memory is not hydrated yet."""
         lane = self.live.get(key)
         if lane is None:
             lane = self._cold.pop(key, None) or Lane(key, self._host(host or key))
@@ -72,9 +74,9 @@ class LaneCache:
         return lane
 
     def hydrate(self, lane: Lane, record: LaneRecord | None, now: int) -> None:
-        """Give a lane what is stored of it. A host that another run wrote begins in slow start.
+        """Give a lane its stored record. A host whose record is from another run begins in slow start.
 
-        Of a host with several circuits one may be new to this run and another old: it begins in slow start too.
+        So does a host with several circuits: one may be new to this run and another old.
         """
         lane.hydrated = True
         lane.stored = record is not None
@@ -99,7 +101,7 @@ class LaneCache:
             host.answers = record.answers
 
     def retire(self, lane: Lane) -> None:
-        """A lane with nothing left in memory. The longest cold one makes room, and its counters go to disk."""
+        """Make a lane cold that has nothing left in memory. If there are too many, the oldest is saved and leaves."""
         if self.live.pop(lane.key, None) is None:
             return
         lane.host.reads.discard(lane)
@@ -113,7 +115,7 @@ class LaneCache:
             self._drop(oldest)
 
     def forget(self, key: str) -> None:
-        """A lane's record is gone. If it is live again by now it stays, and is written with its next outcome."""
+        """A lane's record was removed. A lane that is live again stays, and its next outcome writes it."""
         lane = self._cold.pop(key, None)
         if lane is not None:
             self._drop(lane)
@@ -122,24 +124,24 @@ class LaneCache:
         return [*self.live.values(), *self._cold.values()]
 
     def let_go(self, lane: Lane) -> None:
-        """A lane with nothing left in memory goes to another replica, with what was counted here."""
+        """Save and drop a lane that goes to another replica. Nothing of it is left in memory."""
         self._save(lane)
         self.drop(lane)
 
     def drop(self, lane: Lane) -> None:
-        """Nothing of what is known of a lane holds any more."""
+        """Drop a lane without saving it: another replica may have changed it."""
         self.live.pop(lane.key, None)
         self._cold.pop(lane.key, None)
         self._drop(lane)
 
     def lose_all(self) -> None:
-        """Nothing of what is known here holds any more."""
+        """Drop everything without saving it: other replicas deliver now."""
         self.live.clear()
         self._cold.clear()
         self._hosts.clear()
 
     def close(self) -> None:
-        """At shutdown: what was counted and not yet written goes to disk."""
+        """At shutdown, save all counters that are not on disk."""
         for lane in self.all_lanes():
             self._save(lane)
 
@@ -166,7 +168,7 @@ class LaneCache:
             self._remember_answers(lane.host)
 
     def _remember_answers(self, host: Host) -> None:
-        """Whether a host answers decides what share of the budgets it has, also when it comes back to memory."""
+        """A host's share of the budgets depends on whether it answers, also when it comes back to memory."""
         if host.answers is None:
             return
         self._answers[host.name] = host.answers
