@@ -58,7 +58,7 @@ def stalling() -> Iterator[tuple[str, int]]:
     listening.close()
 
 
-def test_a_stall_is_charged_to_everything_that_was_due_meanwhile(stalling: tuple[str, int]) -> None:
+def test_a_stall_counts_for_every_webhook_due_during_it(stalling: tuple[str, int]) -> None:
     generator = Generator(stalling, [request("gateway", "/", 1)], 1)
     generator.paced(200, 0.6)
     generator.close()
@@ -84,7 +84,7 @@ def test_a_sink_counts_webhooks_and_nothing_else(nginx: str | None) -> None:
         sink.close()
 
 
-def test_the_own_generator_and_the_own_sink_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_generator_and_the_sink_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "WRK", None)
     sink = Sink(None)
     try:
@@ -134,7 +134,7 @@ def test_a_failing_sink_fails_every_so_many() -> None:
         sink.close()
 
 
-def test_each_webhook_has_a_key_of_its_own(receiver: Receiver) -> None:
+def test_each_webhook_has_its_own_key(receiver: Receiver) -> None:
     client = Client(("127.0.0.1", receiver.port), request(f"127.0.0.1:{receiver.port}", "/hook", 10, keys=True))
     for _ in range(2):
         client.send(0.0)
@@ -145,7 +145,7 @@ def test_each_webhook_has_a_key_of_its_own(receiver: Receiver) -> None:
     assert len(set(keys)) == 2 and all(len(key) == 32 for key in keys)
 
 
-def test_what_ended_children_used_is_counted() -> None:
+def test_cpu_of_ended_children_is_counted() -> None:
     before = cpu_seconds([os.getpid()]), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
     after = cpu_seconds([os.getpid()]), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -154,7 +154,7 @@ def test_what_ended_children_used_is_counted() -> None:
     assert after[0] - before[0] >= used - 0.02
 
 
-def test_a_filled_database_is_one_that_the_store_works_with(database: str) -> None:
+def test_the_store_works_with_a_filled_database(database: str) -> None:
     fill(database, 1_400, ["127.0.0.1:9", "127.0.0.1:10"], CircuitState.ENABLED)
     # Reads what was filled in.
     assert set(questions(database, "127.0.0.1:9")) == {"read", "agenda", "status"}
@@ -162,7 +162,7 @@ def test_a_filled_database_is_one_that_the_store_works_with(database: str) -> No
         assert list(Audit(connection, terms_of_now()).run()) == []
 
 
-def test_each_step_of_a_life_writes_ahead(postgres: Server) -> None:
+def test_each_step_of_a_message_writes_wal(postgres: Server) -> None:
     if not isinstance(postgres, OwnServer):
         pytest.skip("what others write is counted too")
     database = Database(postgres)
@@ -186,7 +186,7 @@ def test_each_step_of_a_life_writes_ahead(postgres: Server) -> None:
         (Bound(), None),
     ],
 )
-def test_the_median_of_the_ratios_is_what_counts(bound: Bound, met: bool | None) -> None:
+def test_the_median_of_the_ratios_counts(bound: Bound, met: bool | None) -> None:
     figure = Figure("ms", [1, 3, 100], [4, 6, 10], "yardstick")
     scenario = Scenario("it", "what it is", bound, lambda session: figure)
     assert figure.ratio == 0.5
@@ -197,7 +197,7 @@ def test_the_median_of_the_ratios_is_what_counts(bound: Bound, met: bool | None)
     assert markdown([(scenario, figure)], None).splitlines()[-1].count("|") == 8
 
 
-def test_what_was_not_measured_has_no_verdict_and_says_why() -> None:
+def test_a_figure_without_measurement_has_no_verdict_and_a_reason() -> None:
     figure = Figure("msg/s", [], note="there is no such thing here")
     scenario = Scenario("it", "what it is", Bound(at_least=1), lambda session: figure)
     assert verdict(scenario, figure) is None

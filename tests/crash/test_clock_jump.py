@@ -121,7 +121,7 @@ class Restart:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-async def test_behind_at_a_start_nothing_changes_but_that_it_may_be_late(autojump_clock: object, crash: bool) -> None:
+async def test_a_clock_behind_at_a_start_only_delays_attempts(autojump_clock: object, crash: bool) -> None:
     plain, behind = Restart(crash=crash), Restart(moved=-JUMP, crash=crash)
     await plain.run()
     await behind.run()
@@ -137,7 +137,7 @@ async def test_behind_at_a_start_nothing_changes_but_that_it_may_be_late(autojum
     assert behind.states == plain.states
 
 
-async def test_ahead_at_a_start_is_as_if_the_days_had_passed(autojump_clock: object) -> None:
+async def test_a_clock_ahead_at_a_start_counts_as_elapsed_time(autojump_clock: object) -> None:
     """No receiver gets more, or more at once, than after a plain restart of a gateway that was away for as long."""
     plain, ahead = Restart(down_for=JUMP), Restart(moved=JUMP)
     await plain.run()
@@ -158,7 +158,9 @@ async def test_nothing_expires_or_is_purged_in_the_first_ten_minutes(autojump_cl
     assert run.states.total() == len(run.ids), "delivered records are still there"
 
 
-async def test_ahead_a_disabled_circuit_is_probed_before_anything_in_it_expires(autojump_clock: object) -> None:
+async def test_with_a_clock_ahead_a_disabled_circuit_is_probed_before_anything_in_it_expires(
+    autojump_clock: object,
+) -> None:
     run = Restart(moved=JUMP + HOUR)
     await run.run()
     assert DOWN in {request.host for request in run.it.requests[run.before :]}
@@ -178,7 +180,7 @@ async def test_ids_grow_whatever_the_wall_clock_does(autojump_clock: object, mov
 
 
 @pytest.mark.parametrize("moved", JUMPS)
-async def test_a_jump_while_it_runs_is_not_followed(autojump_clock: object, moved: int) -> None:
+async def test_a_jump_during_a_run_is_not_followed(autojump_clock: object, moved: int) -> None:
     async def requests(jump: int) -> list[float]:
         it = busy_world()
         machine = Machine(it)
@@ -240,7 +242,7 @@ def moment(text: str) -> float:
 
 
 @pytest.mark.parametrize("moved", JUMPS)
-def test_a_running_process_does_not_follow(
+def test_a_running_process_does_not_follow_a_jump(
     tmp_path: Path, wall_clock: WallClock, receiver: Receiver, moved: int
 ) -> None:
     receiver.answer = lambda request: 500 if request.path == "/fails" and len(receiver.requests) < 3 else 200
@@ -262,7 +264,7 @@ def test_a_running_process_does_not_follow(
         assert gateway.stop() == 0
 
 
-def test_restarts_by_a_wall_clock_that_jumps(tmp_path: Path, wall_clock: WallClock, receiver: Receiver) -> None:
+def test_restarts_with_a_jumping_wall_clock(tmp_path: Path, wall_clock: WallClock, receiver: Receiver) -> None:
     """Ahead, and back again: ids and time only grow, and what is due is tried once, carefully."""
     receiver.answer = lambda request: 500
     ids: list[str] = []

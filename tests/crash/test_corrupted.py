@@ -105,7 +105,7 @@ def spoil_everything_else(transaction: Transaction, id: bytes, lane: bytes) -> N
     transaction.put(Table.META, META_LATEST, b"\xff" * 24)
 
 
-def test_what_belongs_to_no_message_alone_stops_none(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_broken_record_of_no_message_stops_no_delivery(tmp_path: Path, receiver: Receiver) -> None:
     store = tmp_path / "store"
     ids = filled(store, receiver, 3)
     lane = lane_key(receiver.url.removeprefix("http://"))
@@ -131,7 +131,7 @@ def run_until_it_ends(store: Path) -> "subprocess.CompletedProcess[str]":
     return fork_server.run("run", env=settings(store, **SETTINGS))
 
 
-def test_a_file_that_is_no_store_any_more_is_refused(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_destroyed_store_file_is_refused(tmp_path: Path, receiver: Receiver) -> None:
     store = tmp_path / "store"
     filled(store, receiver, 3)
     with (store / "data.mdb").open("r+b") as file:

@@ -66,7 +66,7 @@ def attempts_that_failed(gateway: Gateway) -> list[dict[str, object]]:
     return [event for event in gateway.events() if event["event"] == "attempt_failed"]
 
 
-def test_connections_wait_without_a_spin_and_are_served_when_descriptors_are_free(
+def test_connections_wait_without_spinning_until_descriptors_are_free(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
 ) -> None:
     # A delivery that finds no descriptor either is tried again soon.
@@ -95,7 +95,7 @@ def test_connections_wait_without_a_spin_and_are_served_when_descriptors_are_fre
 
 
 @pytest.mark.parametrize(("name", "error"), [("127.0.0.1", "connect"), ("localhost", "dns")])
-def test_attempts_that_find_no_descriptor_are_this_sides_failures(
+def test_attempts_without_a_descriptor_are_local_failures(
     tmp_path: Path, receiver: Receiver, name: str, error: str
 ) -> None:
     """Neither for a socket nor for the files that a look-up reads."""

@@ -90,7 +90,7 @@ def test_a_full_volume_refuses_drains_and_accepts_again(
         assert gateway.stop() == 0
 
 
-def test_room_that_others_make_is_used_by_itself(volume: Path, receiver: Receiver) -> None:
+def test_room_that_becomes_free_is_used_by_itself(volume: Path, receiver: Receiver) -> None:
     _, let_go = receiver.hang()
     (volume / "other").write_bytes(bytes(7 * MIB))
     with running(volume, **SETTINGS) as gateway:

@@ -189,7 +189,7 @@ def test_a_disk_that_fails_an_outcome(tmp_path: Path, store: Path, receiver: Rec
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("fail", ["sync:1:EIO", "meta:1:EIO"])
-def test_what_still_runs_after_the_disk_failed_ends_in_order(
+def test_requests_in_progress_end_in_order_after_the_disk_failed(
     tmp_path: Path, store: Path, receiver: Receiver, fail: str
 ) -> None:
     """A client that is slow with its body keeps the gateway; meanwhile a retry comes due, and an operator asks."""
@@ -230,7 +230,7 @@ def test_a_disk_that_fails_in_the_drain(tmp_path: Path, store: Path, receiver: R
 
 
 @pytest.mark.parametrize("fail", ["sync:1:EIO", "meta:1:EIO"])
-def test_an_operator_hears_that_the_disk_failed(tmp_path: Path, store: Path, fail: str) -> None:
+def test_an_operator_s_action_reports_that_the_disk_failed(tmp_path: Path, store: Path, fail: str) -> None:
     recorder = Recorder(tmp_path)
     with failing(recorder, store, fail) as gateway:
         recorder.armed.touch()

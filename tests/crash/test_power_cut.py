@@ -118,7 +118,7 @@ def _choices(platter: Platter, records: list[Record], chance: random.Random) -> 
         yield from ((number, cut, subset) for subset in choices)
 
 
-def test_a_disk_that_lies_about_syncs_does_lose(tmp_path: Path, store: Path, receiver: Receiver) -> None:
+def test_a_disk_that_lies_about_syncs_loses_messages(tmp_path: Path, store: Path, receiver: Receiver) -> None:
     """The same procedure without syncs: it would notice."""
     recorder, judge = Recorder(tmp_path), Judge(tmp_path, **KEYS)
     image = judge.take(store)

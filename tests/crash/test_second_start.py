@@ -16,7 +16,7 @@ NOTHING = '{"format": "holdfast-export", "version": 1}\n{"kind": "end", "lines":
 COMMANDS = (["run"], ["fsck"], ["fsck", "--repair"], ["export", "-"], ["import", "-"], ["compact"])
 
 
-def test_a_second_one_exits_3_and_the_first_goes_on(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_second_start_exits_3_and_the_first_continues(tmp_path: Path, receiver: Receiver) -> None:
     book, store = Book(), tmp_path / "store"
     book.watch(receiver, lambda request: 200)
     with running(store, **agent(0)) as gateway:
@@ -67,7 +67,7 @@ def pair(tmp_path: Path):
         process.communicate()
 
 
-def test_of_two_that_start_at_once_exactly_one_runs(pair) -> None:
+def test_of_two_simultaneous_starts_exactly_one_runs(pair) -> None:
     for _ in range(AT_THE_SAME_INSTANT):
         one, other = pair()
         ready = [READY.search(process.stdout.readline()) is not None for process in (one, other)]

@@ -70,7 +70,7 @@ def test_a_dead_host_is_refused_alone(
         assert until(lambda: gateway.post(f"{receiver.url}/hook", BODY).status_code == 202)
 
 
-def test_a_full_store_delivers_and_heals(tmp_path: Path, receiver: Receiver, others: list[Receiver]) -> None:
+def test_a_full_store_delivers_and_recovers(tmp_path: Path, receiver: Receiver, others: list[Receiver]) -> None:
     healthy = receiver
     doors = [each.hang()[1] for each in others]
     _, let_go = healthy.hang()

@@ -25,7 +25,7 @@ def suspended(gateway: Gateway) -> Iterator[None]:
     gateway.process.send_signal(signal.SIGCONT)
 
 
-def test_under_load_it_goes_on_where_it_was(
+def test_a_suspended_process_continues_under_load(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
 ) -> None:
     book = Book()
@@ -56,9 +56,7 @@ def test_under_load_it_goes_on_where_it_was(
     assert sent == Counter(book.ids) + Counter(failed)
 
 
-def test_an_attempt_whose_deadline_passed_meanwhile_ends_once_and_is_made_again(
-    tmp_path: Path, receiver: Receiver
-) -> None:
+def test_an_attempt_whose_deadline_passed_is_a_time_out_and_is_repeated(tmp_path: Path, receiver: Receiver) -> None:
     """Its answer may have come in time: read too late it is a timeout, and the message comes again."""
     entered, let_go = receiver.hang()
     with running(tmp_path / "store", delivery__timeout="1s", retry__base="200ms") as gateway:
@@ -74,7 +72,7 @@ def test_an_attempt_whose_deadline_passed_meanwhile_ends_once_and_is_made_again(
     assert len(receiver.requests) == len(attempts)
 
 
-def test_what_came_due_meanwhile_is_sent_within_limits_and_once(tmp_path: Path, receiver: Receiver) -> None:
+def test_messages_that_came_due_are_sent_once_within_limits(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     rules = {"retry__base": "1s", "circuit__min_attempts": 0, "delivery__per_host": 4}
     opened, most, let_go, lock = 0, 0, threading.Event(), threading.Lock()
@@ -104,7 +102,7 @@ def test_what_came_due_meanwhile_is_sent_within_limits_and_once(tmp_path: Path, 
     assert Counter(request.id for request in receiver.requests if request.status == 200) == Counter(ids)
 
 
-def test_connections_that_receivers_closed_meanwhile_are_no_failed_attempts(tmp_path: Path, receiver: Receiver) -> None:
+def test_connections_closed_by_receivers_are_no_failed_attempts(tmp_path: Path, receiver: Receiver) -> None:
     closed = threading.Semaphore(0)
     handler = receiver._server.RequestHandlerClass
     finish = handler.finish

@@ -29,12 +29,12 @@ def services(file: Path = COMPOSE) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("file", [COMPOSE, FLEET], ids=lambda file: file.name)
-def test_it_is_a_compose_file(file: Path) -> None:
+def test_the_compose_files_match_their_schema(file: Path) -> None:
     done = run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_it_runs_the_image_as_the_dockerfile_means_it() -> None:
+def test_the_compose_files_run_the_image_as_the_dockerfile_describes() -> None:
     holdfast, image = services()["holdfast"], stages()[-1]
     assert (FOLDER / holdfast["build"]).resolve() == REPOSITORY
     assert holdfast["image"] == f"holdfast:{image.labels['org.opencontainers.image.version']}"
@@ -45,7 +45,7 @@ def test_it_runs_the_image_as_the_dockerfile_means_it() -> None:
     assert {each["image"] for name, each in services().items() if name != "holdfast"} == {image.image}
 
 
-def test_everything_in_it_is_locked_down() -> None:
+def test_every_service_is_locked_down() -> None:
     added = services(FLEET)
     for each in (*services().values(), added["database"], added["replica"]):
         assert each["read_only"] is True
@@ -71,7 +71,7 @@ def test_the_second_replica_of_a_fleet_is_like_the_first() -> None:
     assert second == {**first, "depends_on": added["holdfast"]["depends_on"]}
 
 
-def test_a_fleet_s_replicas_know_the_database() -> None:
+def test_the_replicas_of_a_fleet_use_the_database() -> None:
     added = services(FLEET)
     database = added["database"]
     config = load(str(FOLDER / "holdfast.toml"), {"HOME": "/", **added["replica"]["environment"]}, {})
@@ -139,7 +139,7 @@ def test_app_gateway_and_receiver_work_together(tmp_path: Path) -> None:
         until(lambda: gateway.message(id)["state"] == "delivered")
 
 
-def test_in_a_fleet_either_replica_knows_what_was_sent(tmp_path: Path, database: str) -> None:
+def test_in_a_fleet_either_replica_shows_the_message(tmp_path: Path, database: str) -> None:
     with example(tmp_path, store__url=database) as (_, id):
         with running(tmp_path / "replica", tmp_path / "holdfast.toml", store__url=database) as replica:
             until(lambda: replica.message(id)["state"] == "delivered")

@@ -4,6 +4,6 @@ from tests.deploy.dockerfile import DOCKERFILE
 from tests.deploy.tools import run, tool
 
 
-def test_hadolint_is_content() -> None:
+def test_hadolint_accepts_the_dockerfile() -> None:
     done = run(tool("hadolint"), "--no-color", DOCKERFILE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

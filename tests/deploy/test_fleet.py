@@ -67,7 +67,7 @@ def test_every_role_is_there() -> None:
     ]
 
 
-def test_nothing_of_a_replica_lasts(replicas: Overlay) -> None:
+def test_a_replica_has_no_persistent_volume(replicas: Overlay) -> None:
     assert replicas.workload["kind"] == "Deployment"
     assert {key for volume in replicas.pod["volumes"] for key in volume} == {
         "name",
@@ -102,7 +102,7 @@ def test_a_database_that_is_away_makes_a_replica_unready_and_does_not_end_it(rep
     assert of_the_same_name("PodDisruptionBudget", replicas)["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
-def test_a_replica_that_goes_accepts_until_the_service_knows(replicas: Overlay, tmp_path: Path) -> None:
+def test_a_terminating_replica_accepts_until_the_service_removes_it(replicas: Overlay, tmp_path: Path) -> None:
     drain = replicas.config(tmp_path).drain
     assert 0 < drain.linger < drain.timeout
 
@@ -118,7 +118,7 @@ def test_budget_spread_and_scaling_are_for_these_pods_alone(replicas: Overlay) -
     assert budget["maxUnavailable"] < scaler["minReplicas"]
 
 
-def test_pods_of_the_two_roles_are_told_apart() -> None:
+def test_pods_of_the_two_roles_have_different_labels() -> None:
     ingest, deliver = (overlay(name) for name in REPLICAS if name.startswith(f"{BY_ROLE}:"))
     assert not selects(ingest.labels, deliver)
     assert not selects(deliver.labels, ingest)
@@ -158,7 +158,7 @@ def test_each_role_reaches_and_is_reached_by_what_it_needs(replicas: Overlay, tm
     assert kinds == {"Ingress", "Egress"}
 
 
-def test_the_fleet_is_fenced_like_the_gateway() -> None:
+def test_the_fleet_may_dial_the_same_ports_as_the_gateway() -> None:
     def internet(name: str, policy: str) -> list[Any]:
         rules = overlay(name).named("NetworkPolicy", policy)["spec"]["egress"]
         return [rule for rule in rules if ports([rule]) == {80, 443}]
@@ -189,7 +189,7 @@ def test_the_job_migrates_and_gets_no_webhooks() -> None:
 
 
 @pytest.mark.parametrize(("folder", "untouched"), [("fleet", 0), ("fleet-by-role", 1)])
-def test_the_backlog_is_asked_for_once_and_shared_out(folder: str, untouched: int, tmp_path: Path) -> None:
+def test_the_autoscaler_divides_the_backlog_by_the_replicas(folder: str, untouched: int, tmp_path: Path) -> None:
     shown = from_the_docs("fleet.md", "by-backlog.yaml").replace("overlays/fleet\n", f"overlays/{folder}\n")
     own = own_overlay(tmp_path, kustomization_yaml=shown)
     scalers = {each["metadata"]["name"]: each["spec"]["metrics"] for each in own.all("HorizontalPodAutoscaler")}

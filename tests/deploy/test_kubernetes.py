@@ -60,7 +60,7 @@ def sidecar(request: pytest.FixtureRequest) -> Overlay:
 
 @pytest.mark.parametrize("version", [FIRST_WITH_SIDECARS, NEWEST])
 @pytest.mark.parametrize("name", EVERY)
-def test_kubernetes_accepts_them(name: str, version: str, tmp_path: Path) -> None:
+def test_the_manifests_match_the_schemas_of_kubernetes(name: str, version: str, tmp_path: Path) -> None:
     file = tmp_path / "rendered.yaml"
     file.write_text(rendered(KUBERNETES / name))
     done = run(tool("kubernetes-validate"), "--strict", "--kubernetes-version", version, file)
@@ -275,7 +275,7 @@ def test_the_component_hands_over_to_the_gateway(tmp_path: Path) -> None:
     assert shown == {"name": gateway.named("Secret", "holdfast-token")["metadata"]["name"], "key": "token"}
 
 
-def test_a_change_of_the_config_is_taken_over(running: Overlay, tmp_path: Path) -> None:
+def test_a_change_of_the_config_is_applied(running: Overlay, tmp_path: Path) -> None:
     assert running.config(tmp_path).process.watch_config
 
 

@@ -39,7 +39,7 @@ def orphan(store: Path, receiver: Receiver) -> str:
     return id
 
 
-def test_it_ends_when_what_waited_is_delivered(tmp_path: Path, receiver: Receiver) -> None:
+def test_the_job_ends_when_waiting_messages_are_delivered(tmp_path: Path, receiver: Receiver) -> None:
     id = orphan(tmp_path / "store", receiver)
     receiver.answer = lambda request: 200
     job = start_job(tmp_path / "store")
@@ -50,7 +50,7 @@ def test_it_ends_when_what_waited_is_delivered(tmp_path: Path, receiver: Receive
     assert (receiver.requests[-1].id, receiver.requests[-1].status) == (id, 200)
 
 
-def test_stopped_before_that_it_has_failed_and_nothing_is_lost(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_stopped_job_has_failed_and_nothing_is_lost(tmp_path: Path, receiver: Receiver) -> None:
     id = orphan(tmp_path / "store", receiver)
     job = start_job(tmp_path / "store", retry__base="1h")
     try:

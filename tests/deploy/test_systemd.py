@@ -42,7 +42,7 @@ def seconds(span: str) -> int:
     return int(found[1]) * {"s": 1, "min": 60}[found[2]]
 
 
-def test_systemd_accepts_it(analyze: str, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(analyze: str, tmp_path: Path) -> None:
     installed = tmp_path / UNIT.name
     installed.write_text(UNIT.read_text().replace("/opt/holdfast/bin/holdfast", HOLDFAST))
     done = run(analyze, "verify", "--man=no", installed)
@@ -51,14 +51,14 @@ def test_systemd_accepts_it(analyze: str, tmp_path: Path) -> None:
     assert not [line for line in (done.stdout + done.stderr).splitlines() if UNIT.stem in line]
 
 
-def test_it_is_closed(analyze: str) -> None:
+def test_systemd_rates_the_unit_as_confined(analyze: str) -> None:
     done = run(analyze, "security", "--offline=true", "--no-pager", UNIT)
     found = re.search(r"Overall exposure level for holdfast.service: ([0-9.]+)", done.stdout)
     assert found is not None, done.stdout + done.stderr
     assert float(found[1]) < HIGHEST_EXPOSURE
 
 
-def test_its_times_fit_the_defaults() -> None:
+def test_the_time_limits_of_the_unit_fit_the_defaults() -> None:
     unit, drain = service(), load(None, {"HOME": "/"}, {}).drain
     assert unit["Type"] == ["notify"]
     assert seconds(unit["TimeoutStopSec"][0]) >= drain.timeout / 1000 + 5
@@ -82,7 +82,7 @@ def allowed_calls(analyze: str) -> list[str]:
     return sorted(calls)
 
 
-def test_it_works_in_what_is_left_open(analyze: str, tmp_path: Path, receiver: Receiver) -> None:
+def test_the_gateway_works_inside_the_confinement(analyze: str, tmp_path: Path, receiver: Receiver) -> None:
     if ctypes.util.find_library("seccomp") is None:
         pytest.skip("libseccomp is not here; it comes with systemd")
     secret = tmp_path / "secret"

@@ -60,7 +60,7 @@ def last_words_of_a_run(file: Path, folder: Path) -> dict[str, object]:
     return {name: value for name, value in line.items() if name not in ("time", "level")}
 
 
-def test_what_waits_is_in_the_file_as_in_the_log(tmp_path: Path) -> None:
+def test_the_termination_message_equals_the_log_line(tmp_path: Path) -> None:
     file = tmp_path / "termination-log"
     file.write_text("of an earlier run, and longer than what is written now" * 20)
     told = last_words_of_a_run(file, tmp_path)
@@ -73,14 +73,14 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "termination-log").exists()
 
 
-def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_written(tmp_path: Path) -> None:
     pipe = tmp_path / "termination-log"
     os.mkfifo(pipe)
     for file in (pipe, Path("/dev/null"), tmp_path):
         leave_word(file, {"waiting": 0})
 
 
-def test_as_many_hosts_as_fit(tmp_path: Path) -> None:
+def test_the_message_lists_as_many_hosts_as_fit(tmp_path: Path) -> None:
     file = tmp_path / "termination-log"
     file.touch()
     hosts = [(f"{number}.{'x' * 240}.example:443", 100 - number) for number in range(20)]

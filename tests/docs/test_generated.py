@@ -11,7 +11,7 @@ from tests.support.harness import PATIENCE
 DOCS = REPOSITORY / "docs"
 
 
-def test_the_generated_pages_are_those_of_the_code(tmp_path: Path) -> None:
+def test_the_generated_pages_are_up_to_date(tmp_path: Path) -> None:
     command = [sys.executable, str(DOCS / "generate"), str(tmp_path)]
     subprocess.run(command, timeout=2 * PATIENCE, check=True)
     made = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.*")}

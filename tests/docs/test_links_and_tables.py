@@ -13,7 +13,7 @@ PAGE = REPOSITORY / "docs" / "architecture.md"
 ROOMS = {path.name for path in (REPOSITORY / "src" / "holdfast").iterdir() if path.is_dir()}
 
 
-def test_the_circuit_in_the_docs_is_the_table():
+def test_the_circuit_table_of_the_docs_matches_the_code():
     drawn = set(re.findall(r"^\| (\w+) \| (\w+) \| (\w+) \| (\w*) ?\|$", PAGE.read_text(), re.MULTILINE))
     table = {
         (str(before), str(event), str(after), str(reason or ""))
@@ -24,7 +24,7 @@ def test_the_circuit_in_the_docs_is_the_table():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page: Path) -> None:
+def test_files_named_by_a_page_exist(page: Path) -> None:
     for name in re.findall(r"`([\w*./-]+/[\w*.-]*)`", page.read_text()):
         if name.split("/")[0] == "tests":
             assert list(REPOSITORY.glob(name)), name
@@ -34,7 +34,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target

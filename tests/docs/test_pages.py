@@ -62,7 +62,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)], ids=named)
-def test_the_commands_of_a_page(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_commands_of_a_page_work(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     # Messages that die at once, for the page that says what to do then.
     settings = {"HOLDFAST_RETRY__MAX_RETRIES": "0"} if page == OPERATING else {}
     with reading(tmp_path_factory.mktemp("page"), **settings) as session:
@@ -84,11 +84,11 @@ def test_a_sample_delivers_in_each_of_the_four_ways(name: str, session: Session)
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "toml"], ids=named)
-def test_the_settings_of_a_page(block: Block) -> None:
+def test_the_settings_of_a_page_are_valid(block: Block) -> None:
     build(tomllib.loads(block.text))
 
 
-def test_nothing_to_run_is_in_a_fence_that_is_not_run() -> None:
+def test_every_runnable_block_of_a_page_is_run() -> None:
     for block in BLOCKS:
         assert block.language in {"toml", "python", *SHELL, *DATA}, block.name
         if block.language == CONSOLE:
@@ -98,7 +98,7 @@ def test_nothing_to_run_is_in_a_fence_that_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_in_a_page_s_text_are_there(page: Path) -> None:
+def test_commands_named_in_a_page_exist(page: Path) -> None:
     text = page.read_text()
     makefile = (REPOSITORY / "Makefile").read_text()
     for word in re.findall(r"`holdfast ([a-z]+)\b[^`]*`", text):

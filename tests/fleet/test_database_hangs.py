@@ -32,7 +32,7 @@ def unwell(gateway: Gateway) -> list[str]:
     return [line for line in response.text.splitlines() if line.startswith("holdfast_circuit_waiting_messages{")]
 
 
-def test_a_server_that_hangs_is_given_up_and_the_last_known_figures_are_told(
+def test_connections_to_a_hanging_server_are_dropped_and_the_last_known_figures_are_shown(
     own_postgres: OwnServer, tmp_path: Path, receiver: Receiver
 ) -> None:
     entered, let_go = receiver.hang()

@@ -88,7 +88,7 @@ def is_ready(replica: Replica) -> bool:
     return replica.gateway.get("/readyz").status_code == 200
 
 
-async def test_a_database_that_crashes_again_and_again_and_takes_no_writes_for_a_while(
+async def test_a_database_that_crashes_repeatedly_and_is_read_only_for_a_while(
     tmp_path: Path, own_postgres: OwnServer, measured: Callable[[str], None]
 ) -> None:
     load = Load(tmp_path, own_postgres.fresh_database())
@@ -132,7 +132,7 @@ async def test_a_standby_takes_over(tmp_path: Path, own_postgres: OwnServer) -> 
         standby.close()
 
 
-def test_an_attempt_under_way_is_recorded_when_the_database_is_back(
+def test_an_attempt_in_flight_is_recorded_when_the_database_is_back(
     tmp_path: Path, own_postgres: OwnServer, receiver: Receiver
 ) -> None:
     """The receiver answers while it is away."""

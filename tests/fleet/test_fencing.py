@@ -50,7 +50,7 @@ def out_of_reach(pair: Pair, link: DatabaseLink | None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("why", ["it stands still", "it is cut off"])
-def test_what_another_has_taken_over_is_not_written_to(why: str, tmp_path: Path, database: str) -> None:
+def test_a_replica_can_not_write_to_shards_that_another_has_taken_over(why: str, tmp_path: Path, database: str) -> None:
     with ExitStack() as stack:
         link = stack.enter_context(closing(DatabaseLink(database))) if why == "it is cut off" else None
         pair = stack.enter_context(two(tmp_path, database, link and link.url, **RULES))
@@ -73,7 +73,7 @@ def test_what_another_has_taken_over_is_not_written_to(why: str, tmp_path: Path,
         assert len(pair.other.requests) == 2 + 3
 
 
-def test_a_database_that_is_put_back_from_a_copy_knows_no_replica(tmp_path: Path, postgres: Server) -> None:
+def test_a_restored_database_accepts_no_running_replica(tmp_path: Path, postgres: Server) -> None:
     """What it knows of was acknowledged before the copy, and is delivered."""
     database = postgres.fresh_database()
     with two(tmp_path, database, **RULES) as pair:

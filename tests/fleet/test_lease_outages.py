@@ -15,7 +15,7 @@ EXPIRE_AFTER = 40
 
 
 @pytest.mark.parametrize(("away", "has_grace"), [(LEASE / 3, False), (2 * LEASE, True)])
-async def test_only_a_real_outage_begins_a_grace(
+async def test_only_an_outage_longer_than_a_lease_starts_a_grace_period(
     away: float, has_grace: bool, database: str, link: DatabaseLink, autojump_clock: object
 ) -> None:
     """And not every connection that breaks."""
@@ -41,7 +41,7 @@ async def state_at(replica: Replica, id: str, moment: float) -> MessageState:
     return await replica.state(id)
 
 
-async def test_a_renewal_whose_answer_is_lost_is_known_for_one_s_own(
+async def test_a_replica_recognises_its_own_renewal_whose_answer_was_lost(
     database: str, link: DatabaseLink, autojump_clock: object
 ) -> None:
     it = fleet(database)

@@ -29,7 +29,7 @@ def pair(tmp_path: Path, database: str) -> Iterator[Pair]:
         yield pair
 
 
-def test_a_freeze_stops_what_another_replica_owns_and_an_unfreeze_lets_it_go_on(pair: Pair) -> None:
+def test_freeze_and_unfreeze_work_for_a_host_of_another_replica(pair: Pair) -> None:
     assert pair.act(pair.other, "unfreeze").status_code == 404
     frozen = pair.act(pair.other, "freeze").json()
     assert (frozen["changed"], frozen["circuit"]["state"]) == (True, "frozen")
@@ -47,7 +47,7 @@ def test_a_freeze_stops_what_another_replica_owns_and_an_unfreeze_lets_it_go_on(
     assert not told(pair.here, "circuit_changed")
 
 
-def test_a_replica_that_owns_nothing_is_answered_though_nobody_notifies_it(
+def test_a_replica_without_shards_gets_answers_without_notifications(
     tmp_path: Path, database: str, receiver: Receiver
 ) -> None:
     with (
@@ -64,7 +64,7 @@ def test_a_replica_that_owns_nothing_is_answered_though_nobody_notifies_it(
         assert ingest.call("POST", f"{act}/probe").status_code == 409
 
 
-def test_a_probe_goes_now(pair: Pair) -> None:
+def test_a_probe_of_another_replica_s_host_is_sent_now(pair: Pair) -> None:
     pair.other.answer = lambda request: 500
     assert pair.act(pair.other, "probe").status_code == 404
     pair.post(pair.other, 3)
@@ -101,7 +101,7 @@ def test_single_messages_are_retried_and_dropped(pair: Pair) -> None:
     assert [request.id for request in pair.other.requests] == [delivered, retried, retried]
 
 
-def test_many_are_dropped_and_replayed_over_all_owners(pair: Pair) -> None:
+def test_bulk_actions_reach_the_hosts_of_all_owners(pair: Pair) -> None:
     receivers = (pair.own, pair.other)
     for receiver in receivers:
         assert pair.act(receiver, "freeze").json()["changed"]
@@ -124,7 +124,7 @@ def test_many_are_dropped_and_replayed_over_all_owners(pair: Pair) -> None:
     until(lambda: pair.states(*dead) == {"delivered"})
 
 
-def test_an_owner_that_dies_while_it_is_asked_has_done_nothing_and_the_next_one_does_it(pair: Pair) -> None:
+def test_if_an_owner_dies_the_next_owner_carries_the_action_out(pair: Pair) -> None:
     pid = pair.there.process.pid
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as operator:

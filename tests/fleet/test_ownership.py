@@ -32,7 +32,7 @@ def others(replicas: list[Replica], owner: Replica) -> list[Replica]:
 # -- who owns what -----------------------------------------------------------------------------------------------------
 
 
-async def test_replicas_share_the_hosts_out_and_no_shard_has_two_owners(database: str, autojump_clock: object) -> None:
+async def test_replicas_share_the_hosts_and_no_shard_has_two_owners(database: str, autojump_clock: object) -> None:
     it = fleet(database)
     async with it.running(4) as replicas:
         parts = [replica.shards for replica in replicas]
@@ -171,7 +171,7 @@ async def test_a_retry_and_a_hold_are_kept_by_the_next_owner(database: str, auto
         assert [attempt.number for attempt in (await stays.story(ids[0])).attempts] == [1, 2]
 
 
-async def test_what_was_not_begun_is_sent_by_the_next_owner(database: str, autojump_clock: object) -> None:
+async def test_messages_without_an_attempt_are_sent_by_the_next_owner(database: str, autojump_clock: object) -> None:
     it = fleet(database, delivery={"per_host": 2})
     it.scripts[HOST] = slow(5)
     async with it.running(1) as [stays]:
@@ -188,7 +188,7 @@ async def test_what_was_not_begun_is_sent_by_the_next_owner(database: str, autoj
     assert len(it.requests) == 9 + begun
 
 
-async def test_a_host_that_was_to_go_and_stays_misses_nothing(database: str, autojump_clock: object) -> None:
+async def test_a_host_whose_hand_over_is_cancelled_misses_nothing(database: str, autojump_clock: object) -> None:
     """Whoever it was to go to is gone before what hangs there has ended."""
     it = fleet(database, delivery={"per_host": 1})
     it.scripts[HOST] = hang
@@ -204,7 +204,7 @@ async def test_a_host_that_was_to_go_and_stays_misses_nothing(database: str, aut
     assert it.most_open() == 1
 
 
-async def test_a_drain_ends_though_others_have_work(database: str, autojump_clock: object) -> None:
+async def test_a_drain_ends_even_if_other_replicas_have_work(database: str, autojump_clock: object) -> None:
     it = fleet(database, delivery={"per_host": 1})
     it.scripts[HOST] = slow(2)
     async with it.running(2) as replicas:
@@ -280,7 +280,7 @@ async def test_outcomes_are_recorded_when_the_store_is_back(
     assert max(it.sent().values()) == 1
 
 
-async def test_nothing_expires_for_a_while_after_the_store_was_away(
+async def test_nothing_expires_for_ten_minutes_after_an_outage(
     database: str, link: DatabaseLink, autojump_clock: object
 ) -> None:
     it = fleet(database, circuit={"probe_every": "20s"}, retry={"expire_after": "40s"})
@@ -299,7 +299,7 @@ async def test_nothing_expires_for_a_while_after_the_store_was_away(
 
 
 @pytest.mark.parametrize("finds_out_by", ["an outcome", "a freeze", "a review", "handing over", "a renewal"])
-async def test_a_replica_that_was_declared_dead_joins_anew_and_loses_nothing(
+async def test_a_replica_that_was_declared_dead_joins_again_and_loses_nothing(
     finds_out_by: str, database: str, autojump_clock: object
 ) -> None:
     it = fleet(database, circuit=NO_TRIPS, delivery={"per_host": 2})
@@ -349,7 +349,7 @@ async def test_a_commit_whose_answer_is_lost_loses_and_repeats_nothing(
         assert not alone.held
 
 
-async def test_a_clone_of_a_replica_is_found_out(database: str, autojump_clock: object) -> None:
+async def test_a_clone_of_a_replica_is_detected(database: str, autojump_clock: object) -> None:
     it = fleet(database)
     it.scripts[HOST] = hang
     async with it.replica() as original:

@@ -81,7 +81,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(amount(1, 3)))
-async def test_with_a_steady_crew_all_is_delivered_once_and_within_limits(
+async def test_with_steady_replicas_each_message_is_delivered_once_within_limits(
     seed: int, database: str, autojump_clock: object
 ) -> None:
     it = fleet(database, **CONFIG)
@@ -96,7 +96,7 @@ async def test_with_a_steady_crew_all_is_delivered_once_and_within_limits(
 
 
 @pytest.mark.parametrize("seed", range(amount(1, 3)))
-async def test_whoever_comes_goes_and_is_cut_off_all_is_delivered(
+async def test_all_is_delivered_while_replicas_join_leave_and_are_cut_off(
     seed: int, database: str, link: DatabaseLink, autojump_clock: object
 ) -> None:
     it = fleet(database, **CONFIG)

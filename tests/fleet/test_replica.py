@@ -42,7 +42,7 @@ def events(gateway: Gateway, name: str) -> list[dict[str, object]]:
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def test_time_is_the_database_s_and_a_signature_s_is_the_wall_clock_s(
+def test_time_is_the_database_s_but_signatures_use_the_wall_clock(
     database: str, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`clock.offset` says how far the two are apart, from the start on and after a jump."""
@@ -75,7 +75,9 @@ def test_time_is_the_database_s_and_a_signature_s_is_the_wall_clock_s(
 # -- start and end ---------------------------------------------------------------------------------------------------
 
 
-def test_a_webhook_goes_through_and_the_place_is_told(database: str, tmp_path: Path, receiver: Receiver) -> None:
+def test_a_webhook_is_delivered_and_status_names_the_database(
+    database: str, tmp_path: Path, receiver: Receiver
+) -> None:
     with running(tmp_path / "store", store__url=database) as gateway:
         assert gateway.out[0].endswith(f", store {place(database)}, role all\n")
         assert gateway.get("/readyz").status_code == 200
@@ -103,7 +105,7 @@ def test_the_folder_holds_the_control_socket_alone_and_is_private(database: str,
             assert other.get("/readyz").status_code == 200
 
 
-def test_an_embedded_store_that_is_left_behind_is_told(database: str, tmp_path: Path) -> None:
+def test_an_embedded_store_that_is_left_behind_is_logged(database: str, tmp_path: Path) -> None:
     with running(tmp_path / "store"):
         pass
     with running(tmp_path / "store", store__url=database) as gateway:
@@ -166,7 +168,7 @@ def refused(folder: Path, url: str) -> str:
     return line
 
 
-def test_a_database_that_lets_nobody_in_exits_3(own_postgres: OwnServer, tmp_path: Path) -> None:
+def test_refused_credentials_exit_3(own_postgres: OwnServer, tmp_path: Path) -> None:
     url = own_postgres.fresh_database()
     folder = tmp_path / "store"
     assert "password authentication failed" in refused(folder, url.replace(PASSWORD, "wrong"))
@@ -183,7 +185,7 @@ def test_tables_of_a_newer_version_exit_3(database: str, tmp_path: Path) -> None
 # -- a database that is away -----------------------------------------------------------------------------------------
 
 
-def test_a_start_without_its_database_waits_for_it(own_postgres: OwnServer, tmp_path: Path, receiver: Receiver) -> None:
+def test_a_start_waits_for_an_unreachable_database(own_postgres: OwnServer, tmp_path: Path, receiver: Receiver) -> None:
     url = own_postgres.fresh_database()
     own_postgres.stop()
     with running(tmp_path / "store", store__url=url) as gateway:
@@ -238,7 +240,7 @@ def test_a_newer_version_that_is_found_when_the_database_is_back_exits_3(
         assert "version 99" in str(told["detail"])
 
 
-def test_it_ends_well_while_its_database_is_away(own_postgres: OwnServer, tmp_path: Path) -> None:
+def test_a_replica_exits_with_0_while_its_database_is_unreachable(own_postgres: OwnServer, tmp_path: Path) -> None:
     url = own_postgres.fresh_database()
     with running(tmp_path / "store", store__url=url) as gateway:
         own_postgres.stop("immediate")
@@ -250,7 +252,7 @@ def test_it_ends_well_while_its_database_is_away(own_postgres: OwnServer, tmp_pa
 # -- a database that refuses what it is asked ------------------------------------------------------------------------
 
 
-def test_a_commit_that_fails_is_answered_and_nothing_of_the_row_is_told(database: str, tmp_path: Path) -> None:
+def test_a_failed_commit_is_answered_without_any_part_of_the_row(database: str, tmp_path: Path) -> None:
     """The server's own words repeat the row, where the body and the headers are too."""
     with running(tmp_path / "store", store__url=database) as gateway:
         with psycopg.connect(database) as connection:
@@ -271,7 +273,7 @@ def test_a_commit_that_fails_is_answered_and_nothing_of_the_row_is_told(database
 # -- roles -----------------------------------------------------------------------------------------------------------
 
 
-def test_ingest_and_delivery_run_apart(database: str, tmp_path: Path, receiver: Receiver) -> None:
+def test_ingest_and_delivery_run_in_separate_replicas(database: str, tmp_path: Path, receiver: Receiver) -> None:
     with running(tmp_path / "in", None, *INGEST, store__url=database) as takes:
         id = takes.post(f"{receiver.url}/hook").json()["id"]
         assert takes.message(id)["state"] == "queued"
@@ -312,7 +314,7 @@ def test_a_replica_that_only_delivers_opens_no_ingest_listener(database: str, tm
             assert "ingest" not in events(sends, "ready")[0]
 
 
-def test_operators_act_through_a_replica_that_delivers_nothing(
+def test_operators_act_through_a_replica_with_the_role_ingest(
     database: str, tmp_path: Path, receiver: Receiver
 ) -> None:
     host = f"127.0.0.1:{receiver.port}"
@@ -331,7 +333,7 @@ def test_operators_act_through_a_replica_that_delivers_nothing(
         assert events(takes, "circuit_changed") == []
 
 
-def test_what_a_replica_that_delivers_nothing_drops_and_drains(database: str, tmp_path: Path) -> None:
+def test_a_replica_with_the_role_ingest_drops_and_drains(database: str, tmp_path: Path) -> None:
     with running(tmp_path / "in", None, *INGEST, store__url=database) as takes:
         ids = [takes.post("http://127.0.0.1:1/hook").json()["id"] for _ in range(3)]
         assert takes.call("DELETE", f"/v1/messages/{ids[0]}").json() == {"dropped": 1}

@@ -17,7 +17,7 @@ LEASES = "SELECT extract(epoch FROM lease_until - clock_timestamp()) FROM holdfa
 
 
 @pytest.mark.parametrize(("days", "held_for"), [(40, HOUR), (-40, 0)])
-def test_a_start_without_the_database_holds_and_expires_nothing_by_a_wrong_clock(
+def test_a_start_without_the_database_ignores_a_wrong_clock(
     own_postgres: OwnServer, tmp_path: Path, receiver: Receiver, days: int, held_for: int
 ) -> None:
     """How long a delay has still to go nobody can tell: it is held no longer than from now on."""

@@ -36,7 +36,7 @@ def told(gateway: Gateway, name: str) -> list[dict[str, Any]]:
     return [event for event in gateway.events() if event["event"] == name]
 
 
-def test_while_the_database_is_away_webhooks_are_acknowledged_and_go_out_when_it_is_back(
+def test_webhooks_are_spooled_during_an_outage_and_delivered_afterwards(
     tmp_path: Path, own_postgres: OwnServer, database: str, receiver: Receiver
 ) -> None:
     with running(tmp_path / "store", **keys(database, delivery__per_host=1)) as gateway:
@@ -63,7 +63,7 @@ def test_while_the_database_is_away_webhooks_are_acknowledged_and_go_out_when_it
         assert gateway.events()[-1]["spooled"] == 0
 
 
-def test_what_a_killed_replica_has_spooled_goes_out_after_its_next_start(
+def test_messages_spooled_by_a_killed_replica_are_delivered_after_its_next_start(
     tmp_path: Path, own_postgres: OwnServer, database: str, receiver: Receiver
 ) -> None:
     own_postgres.stop()
@@ -80,7 +80,7 @@ def test_what_a_killed_replica_has_spooled_goes_out_after_its_next_start(
     assert Counter(request.id for request in receiver.requests) == Counter(ids)
 
 
-def test_a_replica_that_ends_says_what_it_leaves_and_handoff_takes_it(
+def test_an_exit_reports_the_spooled_messages_and_handoff_moves_them(
     tmp_path: Path, own_postgres: OwnServer, database: str, receiver: Receiver
 ) -> None:
     own_postgres.stop()
@@ -98,7 +98,7 @@ def test_a_replica_that_ends_says_what_it_leaves_and_handoff_takes_it(
     assert Counter(request.id for request in receiver.requests) == Counter(ids)
 
 
-def test_an_exit_waits_for_what_is_spooled_if_the_database_comes_back(
+def test_an_exit_waits_for_spooled_messages_if_the_database_comes_back(
     tmp_path: Path, own_postgres: OwnServer, database: str, receiver: Receiver
 ) -> None:
     own_postgres.stop()

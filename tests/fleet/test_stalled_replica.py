@@ -17,7 +17,9 @@ OTHER = 1
 
 
 @pytest.mark.parametrize("pipelined", [False, True], ids=["between two statements", "in a pipeline"])
-def test_its_sessions_are_ended(tmp_path: Path, receiver: Receiver, database: str, pipelined: bool) -> None:
+def test_the_sessions_of_a_stalled_replica_are_ended(
+    tmp_path: Path, receiver: Receiver, database: str, pipelined: bool
+) -> None:
     assert fork_server.run("migrate", env=settings(tmp_path, store__url=database)).returncode == 0
     register_other(database)
     name = "holdfast outcomes other:1"

@@ -56,7 +56,7 @@ def test_a_browsers_post_is_refused_and_nothing_is_stored(
     assert not receiver.requests
 
 
-def test_a_preflight_gets_no_leave(gateway: Gateway, receiver: Receiver) -> None:
+def test_a_cors_preflight_is_refused(gateway: Gateway, receiver: Receiver) -> None:
     before = accepted(gateway)
     wishes = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: holdfast-target")
     for fields in (("Origin: https://evil.test", *wishes), wishes):
@@ -67,13 +67,15 @@ def test_a_preflight_gets_no_leave(gateway: Gateway, receiver: Receiver) -> None
 
 
 @pytest.mark.parametrize("fields", [("Sec-Fetch-Site: none",), ("Sec-Fetch-Mode: cors",), ("Referer: http://a.test/",)])
-def test_what_servers_send_comes_in(gateway: Gateway, receiver: Receiver, fields: tuple[str, ...]) -> None:
+def test_requests_of_server_software_are_accepted(
+    gateway: Gateway, receiver: Receiver, fields: tuple[str, ...]
+) -> None:
     assert statuses(post(gateway, f"/{receiver.url}/hook", *fields)) == [202]
     receiver.wait_for_one()
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not on this machine")
-def test_fetch_of_node_says_what_a_page_would_not(gateway: Gateway, receiver: Receiver) -> None:
+def test_fetch_of_node_is_accepted(gateway: Gateway, receiver: Receiver) -> None:
     script = "fetch(process.env.TO, {method: 'POST', body: '{}'}).then((it) => process.exit(it.status === 202 ? 0 : 1))"
     environment = os.environ | {"TO": f"http://{gateway.ingest}/{receiver.url}/hook"}
     subprocess.run(["node", "-e", script], env=environment, timeout=PATIENCE, check=True)
@@ -188,7 +190,7 @@ def test_beyond_loopback_a_token_is_needed(tmp_path: Path, address: str) -> None
 
 
 @pytest.mark.parametrize(("address", "is_told"), [("0.0.0.0:0", True), ("127.0.0.1:0", False), ("localhost:0", False)])
-def test_a_status_listener_beyond_loopback_is_told(tmp_path: Path, address: str, is_told: bool) -> None:
+def test_a_status_listener_beyond_loopback_is_logged(tmp_path: Path, address: str, is_told: bool) -> None:
     """A probe listener is meant for other machines."""
     with running(tmp_path / "store", listen__status=address, listen__probe="0.0.0.0:0") as gateway:
         told = [event for event in gateway.events() if event["event"] == "status_exposed"]
@@ -228,7 +230,7 @@ def names(head: str) -> list[str]:
     return [line.partition(":")[0] for line in head.split("\r\n")[1:] if line]
 
 
-def test_what_is_between_neighbours_stays_between_them(gateway: Gateway, wire: Wire) -> None:
+def test_hop_by_hop_headers_are_not_forwarded(gateway: Gateway, wire: Wire) -> None:
     raw = (
         b"POST /TARGET/hook HTTP/1.1\r\nHost: HERE\r\nX-First: 1\r\n"
         b"Connection: close, X-Named ,x-OTHER\r\nX-Named: a\r\nX-Other: b\r\nConnection: X-Third\r\nX-Third: c\r\n"
@@ -267,7 +269,7 @@ def test_exactly_one_webhook_id_arrives(gateway: Gateway, wire: Wire, fields: by
     assert id == kept if kept else id.startswith("msg_")
 
 
-def test_an_expectation_is_met_here(gateway: Gateway, wire: Wire) -> None:
+def test_expect_is_answered_by_the_gateway(gateway: Gateway, wire: Wire) -> None:
     """The client waits for leave before it sends the body; the receiver hears nothing of that."""
     receiver, got = wire
     head = f"POST /{receiver.url}/ HTTP/1.1\r\nHost: {gateway.ingest}\r\nConnection: close\r\nContent-Length: 2\r\n"
@@ -283,7 +285,7 @@ def test_an_expectation_is_met_here(gateway: Gateway, wire: Wire) -> None:
     assert "expect" not in names(got[0][0].decode())
 
 
-def test_in_absolute_form_host_does_not_decide(gateway: Gateway, wire: Wire) -> None:
+def test_in_absolute_form_the_host_header_is_ignored(gateway: Gateway, wire: Wire) -> None:
     raw = b"POST TARGET/hook HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
     head, _ = sent_on(gateway, wire, raw)
     assert f"host: 127.0.0.1:{wire[0].port}\r\n" in head

@@ -199,7 +199,9 @@ def results(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_sent_and_the_attempt_says_why(results: dict[str, Any], name: str) -> None:
+def test_a_bad_certificate_fails_the_attempt_with_its_reason_and_nothing_is_sent(
+    results: dict[str, Any], name: str
+) -> None:
     attempt, received = results[name]
     assert (attempt["error"], attempt["fault"], received) == ("tls", "host", 0), attempt
     assert CASES[name][1] in attempt["detail"]
@@ -212,7 +214,7 @@ def test_memory_stays_flat_and_the_log_has_no_errors(gateway: Gateway, results: 
 
 
 @pytest.mark.parametrize(("exchange", "outcome"), [("ECDHE", None), ("DHE", "tls")])
-def test_a_receiver_can_not_choose_numbers_that_take_a_second(
+def test_finite_field_key_exchange_is_refused(
     gateway: Gateway, tmp_path: Path, exchange: str, outcome: str | None
 ) -> None:
     """With DHE it chooses the prime, which need not even be one; the handshake would hold up everything else."""
@@ -232,7 +234,9 @@ def test_a_receiver_can_not_choose_numbers_that_take_a_second(
 
 
 @pytest.mark.parametrize(("group", "outcome"), [("secp384r1", None), ("ffdhe8192", "tls")])
-def test_nor_a_group_that_takes_long(gateway: Gateway, tmp_path: Path, group: str, outcome: str | None) -> None:
+def test_finite_field_groups_of_tls_1_3_are_refused(
+    gateway: Gateway, tmp_path: Path, group: str, outcome: str | None
+) -> None:
     """TLS 1.3 has its own finite fields, which no list of ciphers leaves out."""
     context = showing(leaf(), tmp_path)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -247,7 +251,7 @@ def test_nor_a_group_that_takes_long(gateway: Gateway, tmp_path: Path, group: st
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_receiver_that_misses_a_client_certificate_says_so(
+def test_a_missing_client_certificate_is_recorded_as_a_tls_failure(
     gateway: Gateway, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     """In TLS 1.3 its alert comes after the handshake, in the place of an answer."""

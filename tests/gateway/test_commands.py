@@ -159,7 +159,7 @@ def test_why_retry_and_drop_of_one_message(tmp_path: Path, receiver: Receiver) -
         assert "There is no message" in holdfast(gateway, "messages", "show", second, status=1)
 
 
-def test_what_is_in_flight_is_neither_retried_nor_dropped(gateway: Gateway, receiver: Receiver) -> None:
+def test_a_message_in_flight_is_neither_retried_nor_dropped(gateway: Gateway, receiver: Receiver) -> None:
     go_on = threading.Event()
     receiver.answer = lambda request: 200 if go_on.wait(PATIENCE) else 500
     id = gateway.post(f"{receiver.url}/slow").json()["id"]
@@ -251,7 +251,7 @@ def test_a_replay_that_is_interrupted_and_repeated_delivers_each_once(
     assert dying.get("/status").json()["store"]["dead"] == 0
 
 
-def test_what_dies_again_is_not_replayed_again(dying: Gateway, receiver: Receiver) -> None:
+def test_a_message_that_dies_again_is_not_replayed_again(dying: Gateway, receiver: Receiver) -> None:
     ids = bury(dying, receiver, 600)
     assert holdfast(dying, "dead", "replay") == "600 dead messages replayed\n"
     receiver.wait_for(lambda requests: len(requests) >= len(ids))
@@ -285,7 +285,7 @@ def test_tail_until_control_c(dying: Gateway, receiver: Receiver, as_json: bool)
         assert f"{key_of(receiver)}  {id}  attempt 1 (first): 200 in " in lines[-1]
 
 
-def test_tail_says_when_the_gateway_stops(gateway: Gateway, receiver: Receiver) -> None:
+def test_tail_reports_that_the_gateway_stopped(gateway: Gateway, receiver: Receiver) -> None:
     words = command(gateway, "tail")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
         assert tail.stdout is not None

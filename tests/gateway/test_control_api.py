@@ -87,7 +87,7 @@ def test_reading(call: Caller) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 600, "\udcff", "host name", "h\u00e4st:443"])
-def test_odd_names_and_times_are_unknown_and_harm_nothing(call: Caller, name: str) -> None:
+def test_odd_names_and_times_are_refused(call: Caller, name: str) -> None:
     escaped = quote(name, safe="", errors="surrogatepass")
     for path in (f"/v1/circuits/{escaped}", f"/v1/messages?host={escaped}"):
         assert call.gateway.call("GET", path).status_code == 404
@@ -165,7 +165,7 @@ def test_a_host_not_yet_seen_can_be_frozen_before_it_gets_anything(call: Caller)
         until(lambda: call.gateway.message(held)["state"] == "delivered")
 
 
-def test_the_dead_in_bulk(tmp_path: Path) -> None:
+def test_dead_messages_are_replayed_and_dropped_in_bulk(tmp_path: Path) -> None:
     rules = {"retry__max_retries": 0, "circuit__min_attempts": 0}
     with receiving(500) as receiver, running(tmp_path / "store", **rules) as gateway:
         call = Caller(gateway)
@@ -240,7 +240,7 @@ def test_reloading(call: Caller) -> None:
     call("POST", "/v1/reload", body={"now": True})
 
 
-def test_what_is_described_is_valid_openapi() -> None:
+def test_the_description_is_valid_openapi() -> None:
     for schema in DESCRIPTION["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
     assert DESCRIPTION["openapi"].startswith("3.1")

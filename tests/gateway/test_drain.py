@@ -13,7 +13,7 @@ def drain_and_wait(gateway: Gateway) -> "subprocess.CompletedProcess[str]":
     return fork_server.run("drain", "--wait", "--socket", str(gateway.control))
 
 
-def test_it_accepts_until_the_linger_is_over_though_nothing_is_due(tmp_path: Path, receiver: Receiver) -> None:
+def test_the_gateway_accepts_until_the_linger_is_over(tmp_path: Path, receiver: Receiver) -> None:
     with running(tmp_path / "store", drain__timeout="10m", drain__linger="10m") as gateway:
         gateway.process.send_signal(signal.SIGTERM)
         until(lambda: gateway.get("/readyz").status_code == 503)
@@ -27,7 +27,7 @@ def test_it_accepts_until_the_linger_is_over_though_nothing_is_due(tmp_path: Pat
         assert gateway.process.wait(PATIENCE) == -signal.SIGTERM
 
 
-def test_it_ends_by_itself_after_the_linger(tmp_path: Path) -> None:
+def test_the_gateway_exits_after_the_linger(tmp_path: Path) -> None:
     with running(tmp_path / "store", drain__linger="1s") as gateway:
         began = time.monotonic()
         assert gateway.stop() == 0
@@ -35,7 +35,7 @@ def test_it_ends_by_itself_after_the_linger(tmp_path: Path) -> None:
         assert gateway.events()[-1]["event"] == "exit"
 
 
-def test_what_comes_in_the_linger_and_is_due_is_delivered_before_the_end(tmp_path: Path, receiver: Receiver) -> None:
+def test_webhooks_accepted_in_the_linger_are_delivered_before_the_exit(tmp_path: Path, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     with running(tmp_path / "store", drain__timeout="10m", drain__linger="500ms") as gateway:
         first = gateway.post(f"{receiver.url}/slow").json()["id"]
@@ -62,7 +62,7 @@ def test_drain_wait_is_1_while_something_is_due_or_in_flight(tmp_path: Path, rec
         assert drain_and_wait(gateway).returncode == 0
 
 
-def test_a_retry_that_is_not_due_holds_up_no_drain(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_later_retry_does_not_delay_a_drain(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with running(tmp_path / "store", drain__timeout="10m") as gateway:
         gateway.post(f"{receiver.url}/x")

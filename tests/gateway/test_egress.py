@@ -138,7 +138,7 @@ def test_every_denied_range_in_every_spelling(
     measured(f"egress: {client.requests:,} spellings of {len(V4) + len(V6)} denied ranges refused by a real gateway")
 
 
-def test_nothing_reaches_loopback_by_any_spelling_or_way(guarded: Gateway, client: Client) -> None:
+def test_no_spelling_and_no_form_of_request_reaches_loopback(guarded: Gateway, client: Client) -> None:
     before = accepted(guarded)
     with listening() as listeners:
         for address, port in listeners.names:
@@ -149,7 +149,7 @@ def test_nothing_reaches_loopback_by_any_spelling_or_way(guarded: Gateway, clien
     assert accepted(guarded) == before
 
 
-def test_a_name_of_loopback_fails_at_the_attempt_on_this_side(guarded: Gateway, client: Client) -> None:
+def test_a_name_that_resolves_to_loopback_is_a_local_failure(guarded: Gateway, client: Client) -> None:
     with listening() as listeners:
         for _, port in listeners.names:
             status, answer = client.ask(f"/http://localhost:{port}/hook")
@@ -167,7 +167,7 @@ def first_attempt(gateway: Gateway, id: str) -> dict[str, Any]:
     return dict(until(lambda: gateway.message(id)["attempts"])[0])
 
 
-def test_a_denied_name_is_denied_in_every_spelling_and_told_of_at_the_start(tmp_path: Path) -> None:
+def test_a_denied_name_is_denied_in_every_spelling_and_logged_at_start(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[egress]\ndeny = ["Denied.example", "*.Straße.example", "192.0.2.0/24", "2001:db8::1"]\n')
     with running(tmp_path / "store", config) as gateway:
@@ -191,7 +191,7 @@ def test_a_denied_name_is_denied_in_every_spelling_and_told_of_at_the_start(tmp_
         client.close()
 
 
-def test_holdfast_itself_is_no_target_though_loopback_is_open(gateway: Gateway) -> None:
+def test_holdfast_itself_is_never_a_target_even_if_loopback_is_open(gateway: Gateway) -> None:
     client = Client(gateway)
     for listener in (gateway.ingest, gateway.status):
         port = listener.rpartition(":")[2]

@@ -89,7 +89,7 @@ def last(gateway: Gateway, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("processes")
-def test_retrying_delayed_and_held_ones_go_over_and_arrive_once(
+def test_retrying_delayed_and_held_messages_are_handed_over_and_arrive_once(
     tmp_path: Path, token: Path, receiver: Receiver, another: Receiver
 ) -> None:
     with second(tmp_path, token) as other:
@@ -119,7 +119,7 @@ def test_retrying_delayed_and_held_ones_go_over_and_arrive_once(
     fsck(tmp_path / "second")
 
 
-def test_fresh_ones_and_one_that_is_cut_off_go_over(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+def test_fresh_and_interrupted_messages_are_handed_over(tmp_path: Path, token: Path, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     with second(tmp_path, token) as other:
         # Of 15 s ten are for what is due, and here something is due all the time.
@@ -136,7 +136,7 @@ def test_fresh_ones_and_one_that_is_cut_off_go_over(tmp_path: Path, token: Path,
     assert Counter(request.id for request in receiver.requests) == Counter([*ids, ids[0]])
 
 
-def test_retry_number_age_and_due_time_go_on(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+def test_retry_number_age_and_due_time_are_kept(tmp_path: Path, token: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with second(tmp_path, token) as other:
         other.call("POST", f"/v1/circuits/{key_of(receiver)}/freeze")
@@ -168,7 +168,7 @@ def test_the_due_time_is_kept_to_the_millisecond(tmp_path: Path, token: Path, re
         assert all(each["state"] == "retrying" for each in waiting(other))
 
 
-def test_a_signed_message_is_signed_there_and_stays_where_it_can_not_be(
+def test_a_signed_message_is_handed_over_only_where_its_route_signs(
     tmp_path: Path, token: Path, receiver: Receiver
 ) -> None:
     (tmp_path / "secret").write_text("whsec_" + "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
@@ -263,7 +263,7 @@ def trouble(kind: str, tmp_path: Path, token: Path) -> Iterator[tuple[str, str]]
 
 
 @pytest.mark.parametrize("kind", ["down", "no holdfast", "deep", "wrong token", "no token", "full"])
-def test_what_is_not_taken_stays_and_is_delivered_after_a_restart(
+def test_refused_messages_stay_and_are_delivered_after_a_restart(
     tmp_path: Path, token: Path, receiver: Receiver, kind: str
 ) -> None:
     keys = BRIEF if kind == "down" else {}
@@ -345,7 +345,7 @@ class Passing:
         self._listener.close()
 
 
-def test_the_giver_is_killed_in_the_middle(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+def test_the_sending_gateway_is_killed_in_the_middle(tmp_path: Path, token: Path, receiver: Receiver) -> None:
     """Some are acknowledged and forgotten, some acknowledged and not yet; given again they are one each."""
     with second(tmp_path, token) as other:
         passing = Passing(other.ingest, 140)
@@ -366,7 +366,9 @@ def test_the_giver_is_killed_in_the_middle(tmp_path: Path, token: Path, receiver
         check_all_arrive_once(other, receiver, ids)
 
 
-def test_the_taker_is_killed_in_the_middle_and_comes_back(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+def test_the_receiving_gateway_is_killed_in_the_middle_and_restarts(
+    tmp_path: Path, token: Path, receiver: Receiver
+) -> None:
     port = refusing_port()
     here = {"listen__ingest": f"127.0.0.1:{port}"}
     with second(tmp_path, token, **here) as other:
@@ -397,7 +399,7 @@ def delivered(requests: list[Received]) -> list[str]:
     return [request.id for request in requests if request.status == 200]
 
 
-def test_handed_back_it_is_taken_again(tmp_path: Path, token: Path, receiver: Receiver) -> None:
+def test_a_message_that_is_handed_back_is_accepted_again(tmp_path: Path, token: Path, receiver: Receiver) -> None:
     """There and back again, and there once more: a key that is remembered must not stand for what was given away."""
     ports = {"first": refusing_port(), "second": refusing_port()}
 
@@ -438,7 +440,7 @@ def facts_of(number: int, now: int, *, born: int = 0, attempts: int = 0, due: in
     return f"id=msg_{id}; accepted={now}; {place}"
 
 
-def test_the_utmost_that_may_be_told_harms_nobody(
+def test_extreme_values_in_the_header_are_handled(
     tmp_path: Path, token: Path, receiver: Receiver, engine: dict[str, object]
 ) -> None:
     """Where a number or a moment did not fit, what was stored with it ended one replica after the other."""
@@ -466,7 +468,7 @@ def test_the_utmost_that_may_be_told_harms_nobody(
         assert gateway.stop() == 0
 
 
-def test_a_hand_over_changes_nothing_that_is_here_and_says_nothing_of_what_comes(
+def test_a_known_id_changes_nothing_and_new_ids_are_not_predictable(
     tmp_path: Path, token: Path, receiver: Receiver, engine: dict[str, object]
 ) -> None:
     with second(tmp_path, token, **engine) as gateway:

@@ -119,7 +119,7 @@ SMUGGLING = FRAMING | {
 
 
 @pytest.mark.parametrize("name", SMUGGLING)
-def test_it_is_refused_and_what_follows_is_never_read(gateway: Gateway, name: str) -> None:
+def test_a_malformed_request_is_refused_and_the_bytes_after_it_are_not_read(gateway: Gateway, name: str) -> None:
     """A second, valid request follows each: whoever frames the first one otherwise would act on it."""
     status, make = SMUGGLING[name]
     before = accepted(gateway)
@@ -130,7 +130,7 @@ def test_it_is_refused_and_what_follows_is_never_read(gateway: Gateway, name: st
     assert accepted(gateway) == before
 
 
-def test_what_is_refused_by_a_rule_is_no_framing_error(gateway: Gateway) -> None:
+def test_a_refusal_by_a_rule_is_not_a_framing_error(gateway: Gateway) -> None:
     """So the connection goes on, and the next request on it is served."""
     before = accepted(gateway)
     bad = request(gateway, "Content-Length: 2", body=b"{}", target="/nowhere")
@@ -142,9 +142,7 @@ def test_what_is_refused_by_a_rule_is_no_framing_error(gateway: Gateway) -> None
 @pytest.mark.parametrize("cut", [1, 20, -1, -3])
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_client_that_leaves_in_the_middle_leaves_nothing(
-    gateway: Gateway, cut: int, chunked: bool, reset: bool
-) -> None:
+def test_a_client_that_disconnects_early_stores_nothing(gateway: Gateway, cut: int, chunked: bool, reset: bool) -> None:
     before = accepted(gateway)
     whole = request(gateway, CHUNKED, body=b"2\r\n{}\r\n0\r\n\r\n") if chunked else valid(gateway)
     with raw_client(gateway.ingest) as sock:
@@ -225,7 +223,7 @@ def random_string(dice: random.Random, seeds: list[bytes]) -> bytes:
     return data
 
 
-def test_random_bytes_never_crash_it_and_what_is_stored_was_acknowledged(
+def test_random_bytes_never_crash_the_gateway_and_only_acknowledged_messages_are_stored(
     gateway: Gateway, processes: int, measured: Callable[[str], None]
 ) -> None:
     dice, count = random.Random(4), RANDOM_STRINGS[processes]
@@ -302,7 +300,7 @@ async def slow_client(address: str, begun: list[bytes], said: list[int], start: 
 
 
 @pytest.mark.usefixtures("many_descriptors", "executed")
-async def test_a_thousand_slow_clients_hold_nobody_up(
+async def test_a_thousand_slow_clients_delay_no_other(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
 ) -> None:
     begun: list[bytes] = []
@@ -360,7 +358,7 @@ async def upload(gateway: Gateway, chunked: bool, finish: trio.Event, said: list
 
 
 @pytest.mark.usefixtures("many_descriptors", "processes")
-async def test_unfinished_uploads_take_bounded_memory_and_hold_no_small_webhook_up(
+async def test_unfinished_uploads_take_bounded_memory_and_delay_no_small_webhook(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
 ) -> None:
     """Half of them say how large they will be, half come in chunks."""
@@ -400,7 +398,9 @@ async def test_unfinished_uploads_take_bounded_memory_and_hold_no_small_webhook_
 
 
 @pytest.mark.usefixtures("processes")
-def test_too_many_requests_at_once_are_told_so_and_operators_still_get_in(tmp_path: Path, receiver: Receiver) -> None:
+def test_too_many_concurrent_requests_get_503_and_operators_are_still_served(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     """Of each connection half a request has come."""
     with running(tmp_path / "store", ingest__max_connections=4) as gateway, ExitStack() as stack:
         for _ in range(4):
@@ -456,7 +456,7 @@ DOORS = ("probe", "status", "control", "ingest")
 
 
 @pytest.mark.usefixtures("many_descriptors", "processes")
-def test_silent_connections_keep_nobody_out_of_any_door(tmp_path: Path, measured: Callable[[str], None]) -> None:
+def test_silent_connections_do_not_block_any_listener(tmp_path: Path, measured: Callable[[str], None]) -> None:
     most = 0
     keys = {"listen__probe": "127.0.0.1:0", "ingest__max_connections": AT_INGEST}
     with running(tmp_path / "store", **keys) as gateway:
@@ -483,7 +483,7 @@ RESTARTED_AFTER = 3
 
 
 @pytest.mark.usefixtures("processes")
-def test_answers_that_nobody_takes_keep_nobody_out(tmp_path: Path) -> None:
+def test_clients_that_do_not_read_answers_block_no_other(tmp_path: Path) -> None:
     """Each client asks for more than is sent to one that does not read. While the first answers are made, all of them
     have a request in hand: whoever comes may be refused then, but not as often in a row as a kubelet restarts after.
     """
@@ -503,14 +503,14 @@ def test_answers_that_nobody_takes_keep_nobody_out(tmp_path: Path) -> None:
                     assert refused < RESTARTED_AFTER, (door, number)
 
 
-def test_whoever_says_nothing_at_an_operators_door_is_closed_soon(tmp_path: Path) -> None:
+def test_a_silent_connection_to_an_operators_listener_is_closed_soon(tmp_path: Path) -> None:
     with running(tmp_path / "store", listen__probe="127.0.0.1:0") as gateway, ExitStack() as stack:
         silent = [stack.enter_context(silent_client(gateway, door)) for door in ("probe", "status", "control")]
         assert [rest(sock) for sock in silent] == [b"", b"", b""]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/status"])
-def test_a_body_is_refused_where_nothing_takes_one(gateway: Gateway, path: str) -> None:
+def test_status_and_probe_listeners_refuse_bodies(gateway: Gateway, path: str) -> None:
     """Before it came: an unfinished one would keep a place from a probe."""
     for field in ("Content-Length: 5", CHUNKED):
         said = say(gateway.status, f"GET {path} HTTP/1.1\r\nHost: {gateway.status}\r\n{field}\r\n\r\n".encode())

@@ -204,7 +204,7 @@ def results(gateway: Gateway) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_it_is_recorded_for_what_it_was(results: dict[str, Any], name: str) -> None:
+def test_each_kind_of_bad_answer_is_recorded_as_such(results: dict[str, Any], name: str) -> None:
     expected, message = MODES[name][1], results[name]
     (attempt,) = message["attempts"]
     assert (attempt["status"], attempt["error"]) == expected, attempt
@@ -215,7 +215,7 @@ def test_it_is_recorded_for_what_it_was(results: dict[str, Any], name: str) -> N
         assert attempt["detail"]
 
 
-def test_of_an_answer_only_its_first_bytes_are_kept_and_nothing_is_inflated(results: dict[str, Any]) -> None:
+def test_only_the_first_bytes_of_an_answer_are_kept_and_nothing_is_decompressed(results: dict[str, Any]) -> None:
     assert results["10 GB, bad"]["attempts"][0]["answer"] == "x" * 1024
     assert results["endless chunks, bad"]["attempts"][0]["answer"] == "x" * 1024
     assert results["a gzip bomb"]["attempts"][0]["answer"] == BOMB[:1024].decode("utf-8", "replace")
@@ -226,7 +226,7 @@ def test_memory_stays_flat(results: dict[str, Any], measured: Callable[[str], No
     assert results["growth"] < MOST_MEMORY
 
 
-def test_afterwards_it_delivers_as_before(gateway: Gateway, results: dict[str, Any], receiver: Receiver) -> None:
+def test_deliveries_continue_after_bad_answers(gateway: Gateway, results: dict[str, Any], receiver: Receiver) -> None:
     id = gateway.post(f"{receiver.url}/after", b"whole").json()["id"]
     assert receiver.wait_for_one().body == b"whole"
     assert until(lambda: gateway.message(id)["state"] == "delivered")
@@ -253,7 +253,7 @@ def test_a_success_with_odd_framing_is_not_sent_again(tmp_path: Path, fields: tu
 
 
 @pytest.mark.parametrize("size", [2, 8 << 20], ids=["sent whole", "still being sent"])
-def test_a_complete_head_stands_through_a_shutdown_while_its_body_drips(tmp_path: Path, size: int) -> None:
+def test_a_complete_head_is_recorded_at_shutdown_though_its_body_is_not(tmp_path: Path, size: int) -> None:
     ids: list[bytes] = []
     dripping_now = threading.Event()
 

@@ -49,7 +49,7 @@ def disable(gateway: Gateway, receiver: Receiver) -> str:
     return key
 
 
-def test_probes_say_that_it_is_well(gateway: Gateway) -> None:
+def test_probes_are_200_when_healthy(gateway: Gateway) -> None:
     assert gateway.get("/healthz").json() == {"status": "ok", "checks": {"store": "ok"}}
     for path in ("/readyz", "/readyz?strict"):
         answer = gateway.get(path)
@@ -58,7 +58,7 @@ def test_probes_say_that_it_is_well(gateway: Gateway) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_status_has_what_it_promises(gateway: Gateway, receiver: Receiver, tmp_path: Path) -> None:
+def test_status_has_every_documented_field(gateway: Gateway, receiver: Receiver, tmp_path: Path) -> None:
     deliver_one(gateway, receiver)
     status = gateway.get("/status").json()
     assert set(status) == STATUS_FIELDS
@@ -87,7 +87,7 @@ def test_a_message_shows_its_target_only_on_the_control_socket(gateway: Gateway,
     assert "secret" not in gateway.log.read_text()
 
 
-def test_a_failed_message_tells_all_of_its_attempts(gateway: Gateway, receiver: Receiver) -> None:
+def test_a_failed_message_shows_all_of_its_attempts(gateway: Gateway, receiver: Receiver) -> None:
     receiver.answer = lambda request: 503
     id = gateway.post(f"{receiver.url}/fails").json()["id"]
     message = until(lambda: (found := gateway.message(id))["state"] == "retrying" and found)
@@ -129,7 +129,7 @@ def test_circuits_are_listed_in_pages(gateway: Gateway, receiver: Receiver) -> N
         ("/circuits?limit=0", 400),
     ],
 )
-def test_what_is_not_there_is_a_problem(gateway: Gateway, path: str, status: int) -> None:
+def test_an_unknown_path_is_a_problem_document(gateway: Gateway, path: str, status: int) -> None:
     answer = gateway.get(path)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -142,7 +142,7 @@ def test_the_status_listener_only_reads(gateway: Gateway) -> None:
     assert httpx.delete(f"http://{gateway.status}/status", **PLAIN).status_code == 405
 
 
-def test_the_status_listener_does_not_answer_to_a_name_that_was_pointed_here(gateway: Gateway) -> None:
+def test_the_status_listener_refuses_a_rebound_name(gateway: Gateway) -> None:
     rebound = httpx.get(f"http://{gateway.status}/status", headers={"host": "evil.example"}, **PLAIN)
     assert rebound.status_code == 403
 
@@ -175,7 +175,7 @@ def test_unfreezing_a_disabled_host_delivers_what_waited(tmp_path: Path, receive
         until(lambda: gateway.message(held)["state"] == "delivered")
 
 
-def test_replay_dead_brings_the_dead_back(tmp_path: Path, receiver: Receiver) -> None:
+def test_unfreeze_with_replay_dead_replays_the_dead_messages(tmp_path: Path, receiver: Receiver) -> None:
     with running(
         tmp_path / "store", circuit__min_attempts=3, retry__max_retries=0, retry__expire_after="1h"
     ) as gateway:
@@ -235,7 +235,7 @@ def test_send_and_health_through_the_real_gateway(gateway: Gateway, receiver: Re
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_full_store_refuses_and_says_so_and_heals(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_full_store_refuses_with_507_and_recovers(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     rules = {"store__max_size": "8MiB", "store__host_share": "1.0", "retry__base": "2s", "circuit__min_attempts": 0}
     with running(tmp_path / "store", **rules) as gateway:
@@ -256,7 +256,7 @@ def test_a_full_store_refuses_and_says_so_and_heals(tmp_path: Path, receiver: Re
 
 
 @pytest.mark.usefixtures("processes")
-def test_one_host_can_not_use_up_the_store(tmp_path: Path, receiver: Receiver) -> None:
+def test_one_host_can_not_fill_the_store(tmp_path: Path, receiver: Receiver) -> None:
     dead_end = Receiver()
     dead_end.answer = lambda request: 500
     with running(tmp_path / "store", store__max_size="16MiB", store__host_share="0.1") as gateway:

@@ -108,7 +108,7 @@ def test_a_store_that_can_not_be_written_exits_3(tmp_path: Path) -> None:
     assert str(in_the_way) in done.stderr
 
 
-def test_faults_of_the_config_exit_2_and_are_all_told(tmp_path: Path) -> None:
+def test_faults_of_the_config_exit_2_and_are_all_listed(tmp_path: Path) -> None:
     done = run(tmp_path / "store", delivery__per_host="none", retry__base="soon", store__spool="true")
     assert done.returncode == 2
     for expected in ("delivery.per_host", "retry.base", "store.spool", "store.url"):
@@ -117,7 +117,7 @@ def test_faults_of_the_config_exit_2_and_are_all_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_address_in_use_is_told_in_one_line(gateway: Gateway, tmp_path: Path) -> None:
+def test_an_address_in_use_is_one_line_of_output(gateway: Gateway, tmp_path: Path) -> None:
     done = run(tmp_path / "other", listen__ingest=gateway.ingest)
     assert done.returncode == 1
     assert f"can't listen on {gateway.ingest}" in done.stderr
@@ -143,7 +143,7 @@ def memory(pid: int) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_crash_leaves_no_memory_on_the_disk(tmp_path: Path) -> None:
+def test_a_crash_writes_no_core_file(tmp_path: Path) -> None:
     """Whatever limit it was started with."""
     script = tmp_path / "with-cores"
     script.write_text(f'#!/bin/sh\nulimit -S -c "$(ulimit -H -c)"\ncd {tmp_path}\nexec "{fork_server.HOLDFAST}" "$@"\n')

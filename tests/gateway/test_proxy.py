@@ -29,7 +29,7 @@ def behind(proxy: ConnectProxy, receiver: Receiver) -> dict[str, object]:
     return {"delivery__proxy": f"http://{proxy.address}", "egress__allow_loopback": "false"}
 
 
-def test_the_proxy_is_asked_for_the_checked_address(
+def test_the_proxy_gets_the_checked_address(
     tmp_path: Path, proxy: ConnectProxy, receiver: Receiver, behind: dict[str, object]
 ) -> None:
     with running(tmp_path / "store", **behind) as gateway:
@@ -42,7 +42,7 @@ def test_the_proxy_is_asked_for_the_checked_address(
         assert not any(name.startswith("proxy-") for name in receiver.requests[0].headers)
 
 
-def test_credentials_are_shown_to_the_proxy_alone(
+def test_credentials_are_sent_to_the_proxy_only(
     tmp_path: Path, proxy: ConnectProxy, receiver: Receiver, behind: dict[str, object]
 ) -> None:
     login = tmp_path / "login"
@@ -79,7 +79,7 @@ def test_tls_inside_the_tunnel_is_to_the_real_name(
 @pytest.mark.parametrize(
     ("status", "fault", "failures"), [(407, "here", 0), (502, "host", 1), (503, "host", 1), (403, "host", 1)]
 )
-def test_whose_failure_a_refusal_is(
+def test_a_refusal_counts_against_the_host_or_not_by_its_status(
     tmp_path: Path, proxy: ConnectProxy, behind: dict[str, object], status: int, fault: str, failures: int
 ) -> None:
     proxy.script = answering(status)
@@ -91,7 +91,7 @@ def test_whose_failure_a_refusal_is(
         assert gateway.get(f"/circuits/{PLAIN}:80").json()["consecutive_failures"] == failures
 
 
-def test_a_proxy_that_is_not_there_is_no_fault_of_the_hosts(
+def test_an_unreachable_proxy_is_a_local_failure(
     tmp_path: Path, proxy: ConnectProxy, behind: dict[str, object]
 ) -> None:
     proxy.close()
@@ -102,7 +102,7 @@ def test_a_proxy_that_is_not_there_is_no_fault_of_the_hosts(
         assert proxy.address in attempt["detail"]
 
 
-def test_what_the_guard_denies_is_not_asked_of_the_proxy(
+def test_the_proxy_is_not_asked_for_a_denied_address(
     tmp_path: Path, proxy: ConnectProxy, behind: dict[str, object]
 ) -> None:
     with running(tmp_path / "store", **behind) as gateway:
@@ -113,7 +113,7 @@ def test_what_the_guard_denies_is_not_asked_of_the_proxy(
         assert proxy.asked == []
 
 
-def test_exceptions_are_dialled_directly_and_stay_guarded(
+def test_no_proxy_targets_are_dialled_directly_and_obey_the_egress_rules(
     tmp_path: Path, proxy: ConnectProxy, receiver: Receiver, behind: dict[str, object]
 ) -> None:
     settings = behind | {"delivery__no_proxy": "127.0.0.0/8,localhost"}
@@ -125,7 +125,7 @@ def test_exceptions_are_dialled_directly_and_stay_guarded(
     assert proxy.asked == []
 
 
-def test_a_reload_changes_the_way(
+def test_a_reload_changes_the_proxy(
     tmp_path: Path, proxy: ConnectProxy, receiver: Receiver, behind: dict[str, object]
 ) -> None:
     config = tmp_path / "holdfast.toml"

@@ -63,7 +63,7 @@ def test_a_bad_file_keeps_the_old_config_and_says_why(tmp_path: Path, receiver: 
         receiver.wait_for_one()
 
 
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_as_a_named_file_is_refused_at_once(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("let-me-in-0123456789")
     with configured(tmp_path, f'[ingest]\ntoken_file = "{token}"\n') as (gateway, _):
@@ -90,9 +90,7 @@ def test_a_config_that_was_a_pipe_stays_as_it_was_read(tmp_path: Path, receiver:
 
 
 @pytest.mark.parametrize("other", ["a pipe", "a device"])
-def test_what_never_ends_in_the_place_of_the_config_is_refused_and_not_waited_for(
-    tmp_path: Path, receiver: Receiver, other: str
-) -> None:
+def test_an_endless_file_as_config_is_refused_at_once(tmp_path: Path, receiver: Receiver, other: str) -> None:
     with configured(tmp_path, ROUTE.format(url=receiver.url)) as (gateway, file):
         file.unlink()
         if other == "a pipe":
@@ -105,7 +103,7 @@ def test_what_never_ends_in_the_place_of_the_config_is_refused_and_not_waited_fo
         receiver.wait_for_one()
 
 
-def test_what_needs_a_restart_is_told_and_left(tmp_path: Path) -> None:
+def test_keys_that_need_a_restart_are_reported_and_not_applied(tmp_path: Path) -> None:
     with configured(tmp_path) as (gateway, file):
         file.write_text("[delivery]\nmax_answer = '1KiB'\nper_host = 3\n")
         answer = gateway.call("POST", "/v1/reload").json()
@@ -113,7 +111,7 @@ def test_what_needs_a_restart_is_told_and_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_attempt_under_way_goes_on_through_a_reload(tmp_path: Path, receiver: Receiver) -> None:
+def test_an_attempt_in_flight_continues_through_a_reload(tmp_path: Path, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     with configured(tmp_path) as (gateway, file):
         id = gateway.post(f"{receiver.url}/slow").json()["id"]
@@ -174,7 +172,7 @@ def test_every_key_that_needs_a_restart_is_one_of_the_config() -> None:
         assert hasattr(getattr(running_one, section), name)
 
 
-def test_merging_leaves_what_needs_a_restart() -> None:
+def test_merging_keeps_the_keys_that_need_a_restart() -> None:
     old = build({})
     new = build({"store": {"max_size": "1GiB", "host_share": 0.2}, "ingest": {"idempotency": "1h"}})
     merged, left = merge(old, new)

@@ -28,7 +28,7 @@ def test_retry_number_due_time_and_counters_survive(tmp_path: Path, receiver: Re
 
 
 @pytest.mark.usefixtures("processes")
-def test_retries_go_on_after_a_kill_and_count_on(tmp_path: Path, receiver: Receiver) -> None:
+def test_retries_continue_after_a_kill_with_their_number(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with running(tmp_path / "store", retry__base="100ms") as gateway:
         id = gateway.post(f"{receiver.url}/flaky").json()["id"]

@@ -58,7 +58,7 @@ def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     store = tmp_path / "deep" / "store"
     dead, whole = tmp_path / "dead.jsonl", tmp_path / "whole.jsonl"
     for there_before in (dead, whole):
@@ -100,7 +100,7 @@ def of_the_folder(gateway: Gateway) -> list[tuple[str, str]]:
     return [(event["event"], event["mode"]) for event in events]
 
 
-def test_a_store_that_was_opened_to_others_is_closed_again_and_told(tmp_path: Path) -> None:
+def test_a_store_that_was_opened_to_others_is_closed_again_and_logged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with running(store) as gateway:
         assert gateway.stop() == 0
@@ -301,7 +301,7 @@ def test_circuits_are_paged_and_acted_upon_by_their_shown_names(by_url: tuple[Ga
     assert [each["host"] for each in gateway.get("/circuits?state=frozen").json()["circuits"]] == [names[1]]
 
 
-def test_a_broken_circuit_is_told_without_its_url(tmp_path: Path) -> None:
+def test_a_broken_circuit_is_logged_without_its_url(tmp_path: Path) -> None:
     store = tmp_path / "store"
     target = f"http://127.0.0.1:9/{IN_THE_TARGET['path']}"
     with running(store, circuit__scope="url", store__max_size="64MiB") as gateway:

@@ -64,7 +64,9 @@ def managed(manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     gateway.close()
 
 
-def test_ready_reloading_and_stopping_are_told(manager: Manager, managed: Gateway, tmp_path: Path) -> None:
+def test_the_manager_is_notified_of_ready_reloading_and_stopping(
+    manager: Manager, managed: Gateway, tmp_path: Path
+) -> None:
     ready = {"READY": "1", "STATUS": f"ingest http://{managed.ingest}, status http://{managed.status}"}
     assert manager.hear() == ready
     managed.process.send_signal(signal.SIGHUP)
@@ -80,7 +82,7 @@ def test_ready_reloading_and_stopping_are_told(manager: Manager, managed: Gatewa
 
 
 @pytest.mark.parametrize("manager", ["path"], indirect=True)
-def test_the_watchdog_hears_from_the_process(manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_is_notified(manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", manager.name)
     monkeypatch.setenv("WATCHDOG_USEC", "100000")
     gateway = start(tmp_path / "store")
@@ -96,7 +98,7 @@ def test_the_watchdog_hears_from_the_process(manager: Manager, tmp_path: Path, m
 
 @pytest.mark.parametrize("manager", ["path"], indirect=True)
 @pytest.mark.parametrize("pid", ["1", ""])
-def test_a_watchdog_that_waits_for_another_process_hears_nothing(
+def test_a_watchdog_for_another_process_is_not_notified(
     pid: str, manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", manager.name)
@@ -114,7 +116,7 @@ def test_a_watchdog_that_waits_for_another_process_hears_nothing(
 
 
 @pytest.mark.parametrize("manager", ["path"], indirect=True)
-async def test_the_watchdog_hears_nothing_while_the_store_is_in_trouble(
+async def test_the_watchdog_is_not_notified_while_the_store_fails(
     manager: Manager, autojump_clock: trio.testing.MockClock
 ) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"})
@@ -129,7 +131,9 @@ async def test_the_watchdog_hears_nothing_while_the_store_is_in_trouble(
         nursery.cancel_scope.cancel()
 
 
-async def test_without_a_watchdog_nothing_wakes_up(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_without_a_watchdog_the_process_does_not_wake_up(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     for environ in (
         {},
         {"WATCHDOG_USEC": "100"},
@@ -139,7 +143,9 @@ async def test_without_a_watchdog_nothing_wakes_up(tmp_path: Path, autojump_cloc
         await Notifier(environ).keep_watch(lambda: None)
 
 
-def test_a_manager_that_does_not_listen_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_does_not_listen_does_not_block_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     gateway = start(tmp_path / "store")
     try:

@@ -39,7 +39,7 @@ def verify(secret: str, request: Received) -> None:
     Webhook(secret).verify(request.body, dict(request.headers))
 
 
-def test_a_receiver_verifies_and_rotation_reaches_it_without_a_restart(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_receiver_verifies_signatures_and_a_rotation_needs_no_restart(tmp_path: Path, receiver: Receiver) -> None:
     with signing(tmp_path, receiver) as (gateway, secret):
         id = send(gateway)
         first = receiver.wait_for_one()
@@ -66,9 +66,7 @@ def replace_as_kubernetes_does(secret: Path, text: str) -> None:
     link.rename(secret)
 
 
-def test_a_secret_that_is_written_anew_reaches_the_receiver_and_no_half_of_it_does(
-    tmp_path: Path, receiver: Receiver
-) -> None:
+def test_a_rewritten_secret_is_used_only_when_it_is_complete(tmp_path: Path, receiver: Receiver) -> None:
     with signing(tmp_path, receiver) as (gateway, secret):
         for half in ("", NEW[:20], NEW):
             secret.write_text(half)
@@ -118,7 +116,7 @@ def test_the_same_host_by_prefix_is_not_signed(tmp_path: Path, receiver: Receive
         assert "webhook-signature" not in receiver.wait_for_one().headers
 
 
-def test_a_secret_that_vanishes_fails_the_attempt_here_and_nothing_is_sent(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_deleted_secret_is_a_local_failure_and_nothing_is_sent(tmp_path: Path, receiver: Receiver) -> None:
     with signing(tmp_path, receiver, retry__base="300ms") as (gateway, secret):
         secret.unlink()
         id = send(gateway)
@@ -132,9 +130,7 @@ def test_a_secret_that_vanishes_fails_the_attempt_here_and_nothing_is_sent(tmp_p
         assert circuit["consecutive_failures"] == 0
 
 
-def test_a_pipe_in_the_place_of_a_secret_fails_the_attempt_and_holds_up_nothing(
-    tmp_path: Path, receiver: Receiver
-) -> None:
+def test_a_pipe_as_secret_file_fails_the_attempt_and_blocks_nothing(tmp_path: Path, receiver: Receiver) -> None:
     with signing(tmp_path, receiver) as (gateway, secret):
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "pipe").rename(secret)
@@ -174,7 +170,7 @@ def test_a_missing_secret_at_start_is_a_fault_of_the_config(tmp_path: Path, comm
     assert "routes.b.sign: the environment variable that secret_env names is not set" in done.stderr
 
 
-def test_a_reload_with_a_missing_secret_keeps_what_is(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_reload_with_a_missing_secret_keeps_the_old_config(tmp_path: Path, receiver: Receiver) -> None:
     with signing(tmp_path, receiver) as (gateway, secret):
         kept = secret.rename(tmp_path / "elsewhere")
         answer = gateway.call("POST", "/v1/reload")
@@ -186,7 +182,7 @@ def test_a_reload_with_a_missing_secret_keeps_what_is(tmp_path: Path, receiver: 
         verify(OLD, receiver.wait_for_one())
 
 
-def test_secrets_are_nowhere_to_be_found(tmp_path: Path, receiver: Receiver) -> None:
+def test_secrets_are_shown_nowhere(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with signing(tmp_path, receiver, log__level="debug") as (gateway, secret):
         secret.write_text(f"{OLD}\n{NEW}")

@@ -80,7 +80,7 @@ def test_ingest_has_no_secret_that_it_does_not_need(tmp_path: Path, monkeypatch:
         assert b"HOLDFAST_" not in environment
 
 
-def test_what_ingest_counts_is_in_the_one_status_and_the_one_metrics(gateway: Gateway, receiver: Receiver) -> None:
+def test_counts_of_the_ingest_process_are_in_status_and_metrics(gateway: Gateway, receiver: Receiver) -> None:
     with httpx.Client(**PLAIN) as client:
         for _ in range(3):
             assert client.post(f"http://{gateway.ingest}/{receiver.url}/hook", content=b"{}").status_code == 202
@@ -95,7 +95,7 @@ def test_what_ingest_counts_is_in_the_one_status_and_the_one_metrics(gateway: Ga
 
 
 @pytest.mark.usefixtures("executed")
-def test_an_idle_gateway_sleeps_in_both(gateway: Gateway, receiver: Receiver, measured: Callable[[str], None]) -> None:
+def test_both_processes_sleep_when_idle(gateway: Gateway, receiver: Receiver, measured: Callable[[str], None]) -> None:
     gateway.post(f"{receiver.url}/hook")
     receiver.wait_for_one()
     child = ingest_process(gateway)
@@ -112,7 +112,7 @@ def test_an_idle_gateway_sleeps_in_both(gateway: Gateway, receiver: Receiver, me
     measured(f"two processes, idle: RSS in kB of the gateway's and of ingest's {' and '.join(sizes)}")
 
 
-def test_ingest_that_stands_still_does_not_keep_an_operator_from_looking(gateway: Gateway) -> None:
+def test_a_stopped_ingest_process_does_not_block_operators(gateway: Gateway) -> None:
     gateway.post("nonsense")
     assert gateway.get("/status").json()["totals"]["refused"]
     child = ingest_process(gateway)
@@ -123,7 +123,7 @@ def test_ingest_that_stands_still_does_not_keep_an_operator_from_looking(gateway
     assert gateway.stop() == 0
 
 
-def test_a_reload_does_not_wait_for_ever_for_ingest_that_stands_still(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_reload_does_not_wait_forever_for_a_stopped_ingest_process(tmp_path: Path, receiver: Receiver) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text("")
     with running(tmp_path / "store", config=file) as gateway:
@@ -182,7 +182,7 @@ def test_ctrl_c_reaches_both_and_the_gateway_drains(tmp_path: Path, receiver: Re
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ingest_heeds_no_signal_of_its_own(gateway: Gateway, receiver: Receiver, number: signal.Signals) -> None:
+def test_the_ingest_process_ignores_signals(gateway: Gateway, receiver: Receiver, number: signal.Signals) -> None:
     os.kill(ingest_process(gateway), number)
     assert gateway.post(f"{receiver.url}/hook").status_code == 202
     assert gateway.stop() == 0
@@ -206,7 +206,9 @@ def loaded(gateway: Gateway, book: Book, receiver: Receiver, life: int) -> Load:
 
 
 @pytest.mark.parametrize("whom", ["ingest", "gateway"])
-def test_the_death_of_one_ends_the_other_and_loses_nothing(tmp_path: Path, receiver: Receiver, whom: str) -> None:
+def test_the_death_of_one_process_ends_the_other_and_loses_nothing(
+    tmp_path: Path, receiver: Receiver, whom: str
+) -> None:
     book, store, lives = Book(), tmp_path / "store", 2
     book.watch(receiver, lambda request: 200)
     for life in range(lives):
@@ -230,7 +232,7 @@ def test_the_death_of_one_ends_the_other_and_loses_nothing(tmp_path: Path, recei
     assert book.repeats() <= book.in_flight_at_kills()
 
 
-def test_attempts_under_way_are_interrupted_when_ingest_dies(tmp_path: Path, receiver: Receiver) -> None:
+def test_attempts_in_flight_are_interrupted_when_the_ingest_process_dies(tmp_path: Path, receiver: Receiver) -> None:
     entered, let_go = receiver.hang()
     with running(tmp_path / "store", drain__timeout="1h") as gateway:
         id = gateway.post(f"{receiver.url}/hook").json()["id"]
@@ -244,7 +246,7 @@ def test_attempts_under_way_are_interrupted_when_ingest_dies(tmp_path: Path, rec
     assert errors == ["interrupted", None]
 
 
-def test_who_waits_when_the_gateway_dies_is_told_to_come_again(gateway: Gateway, receiver: Receiver) -> None:
+def test_waiting_clients_get_503_when_the_gateway_dies(gateway: Gateway, receiver: Receiver) -> None:
     child = ingest_process(gateway)
     with raw_client(gateway.ingest) as client:
         gateway.process.send_signal(signal.SIGSTOP)
@@ -265,7 +267,7 @@ def has_been_read(client: socket.socket) -> bool:
     return any(row[1:3] == [theirs, ours] and row[4].endswith(":00000000") for row in rows)
 
 
-def test_ingest_that_dies_before_it_serves(tmp_path: Path) -> None:
+def test_an_ingest_process_that_dies_at_its_start_ends_the_gateway(tmp_path: Path) -> None:
     """Python itself runs this file first in every process that has it in its path."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\nif 'holdfast.split.child' in sys.orig_argv: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -305,7 +307,7 @@ if "holdfast.split.child" in sys.orig_argv:
         "b'\\x91' * 5_000",
     ],
 )
-def test_what_ingest_says_is_never_run_and_nonsense_ends_both(tmp_path: Path, said: str) -> None:
+def test_an_invalid_frame_of_the_ingest_process_ends_both_and_runs_nothing(tmp_path: Path, said: str) -> None:
     """As if a stranger had taken it over: Python runs this file first in every process that has it in its path."""
     proof = tmp_path / "proof"
     (tmp_path / "sitecustomize.py").write_text(HOSTILE.replace("{said}", said))
@@ -317,7 +319,7 @@ def test_what_ingest_says_is_never_run_and_nonsense_ends_both(tmp_path: Path, sa
     assert "it said what is no frame" in ended.stderr
 
 
-def test_a_port_is_free_as_soon_as_both_are_gone(tmp_path: Path, receiver: Receiver) -> None:
+def test_the_port_is_free_when_both_processes_have_ended(tmp_path: Path, receiver: Receiver) -> None:
     with running(tmp_path / "store") as gateway:
         address, child = gateway.ingest, ingest_process(gateway)
         gateway.kill()
@@ -327,7 +329,7 @@ def test_a_port_is_free_as_soon_as_both_are_gone(tmp_path: Path, receiver: Recei
         assert gateway.post(f"{receiver.url}/hook").status_code == 202
 
 
-def test_an_address_in_use_is_told_before_ingest_is_started(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_before_the_ingest_process_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(AssertionError, match="it is in use"):
             start(tmp_path / "store", listen__ingest=f"127.0.0.1:{taken.getsockname()[1]}")

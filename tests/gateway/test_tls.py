@@ -47,14 +47,14 @@ def ca_file(tmp_path: Path, authority: trustme.CA) -> Path:
     return file
 
 
-def test_an_own_authority_is_trusted(tmp_path: Path, ca_file: Path, serve: Serve) -> None:
+def test_an_authority_of_ca_file_is_trusted(tmp_path: Path, ca_file: Path, serve: Serve) -> None:
     receiver = serve("127.0.0.1")
     with running(tmp_path / "store", delivery__ca_file=ca_file) as gateway:
         gateway.post(f"{receiver.url}/hook")
         receiver.wait_for_one()
 
 
-def test_an_authority_that_nobody_named_is_not(tmp_path: Path, serve: Serve) -> None:
+def test_an_unknown_authority_is_not_trusted(tmp_path: Path, serve: Serve) -> None:
     receiver = serve("127.0.0.1")
     with running(tmp_path / "store") as gateway:
         id = gateway.post(f"{receiver.url}/hook").json()["id"]
@@ -64,7 +64,7 @@ def test_an_authority_that_nobody_named_is_not(tmp_path: Path, serve: Serve) -> 
         assert receiver.requests == []
 
 
-def test_a_certificate_for_another_name_is_a_failed_attempt_that_says_so(
+def test_a_certificate_for_another_name_fails_the_attempt_with_its_reason(
     tmp_path: Path, ca_file: Path, serve: Serve
 ) -> None:
     receiver = serve("other.example")
@@ -87,7 +87,7 @@ def test_two_names_on_one_address_are_each_checked(tmp_path: Path, ca_file: Path
         assert len(receiver.requests) == 1
 
 
-def test_a_route_shows_its_certificate_and_nobody_else_does(
+def test_only_a_route_s_own_host_gets_its_client_certificate(
     tmp_path: Path, authority: trustme.CA, ca_file: Path, serve: Serve
 ) -> None:
     receiver = serve("127.0.0.1", asking=True)

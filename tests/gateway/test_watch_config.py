@@ -79,7 +79,7 @@ def test_a_config_map(tmp_path: Path, receiver: Receiver) -> None:
         assert [event["changed"] for event in told(gateway, "reloaded")] == [["routes.billing"], []]
 
 
-def test_a_bad_file_is_told_once_and_a_good_one_after_it_is_taken(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_bad_file_is_logged_once_and_a_good_one_after_it_is_applied(tmp_path: Path, receiver: Receiver) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text(ROUTE.format(name="one", url=receiver.url))
     with watching(file, tmp_path) as gateway:
@@ -95,7 +95,7 @@ def test_a_bad_file_is_told_once_and_a_good_one_after_it_is_taken(tmp_path: Path
         assert len(told(gateway, "reload_refused")) == 2
 
 
-def test_what_a_reload_took_over_is_not_taken_over_again(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_config_that_a_reload_applied_is_not_applied_again(tmp_path: Path, receiver: Receiver) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text("")
     with watching(file, tmp_path) as gateway:
@@ -133,28 +133,28 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path / "config")
 
 
-def test_a_file_that_is_being_written_is_left_until_it_rests(watched: Watched) -> None:
+def test_a_file_is_applied_only_when_it_is_no_longer_written(watched: Watched) -> None:
     for size in range(10):
         watched.files[0].write_text("x" * size)
         assert watched.found(1) == 0
     assert watched.found() == 1
 
 
-def test_a_file_that_is_touched_or_written_alike_is_no_news(watched: Watched) -> None:
+def test_a_touched_or_identical_file_is_no_change(watched: Watched) -> None:
     os.utime(watched.files[0], (1, 1))
     assert watched.found() == 0
     watched.files[0].write_text("one")
     assert watched.found() == 0
 
 
-def test_a_file_that_goes_and_comes_back(watched: Watched) -> None:
+def test_a_deleted_and_restored_file_is_noticed(watched: Watched) -> None:
     watched.files[0].unlink()
     assert watched.found() == 1
     watched.files[0].write_text("one")
     assert watched.found() == 1
 
 
-def test_a_file_that_was_just_named_is_watched_from_then_on(watched: Watched, tmp_path: Path) -> None:
+def test_a_newly_named_file_is_watched(watched: Watched, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one")
     watched.files.append(tmp_path / "token")
     assert watched.found() == 0
@@ -162,7 +162,7 @@ def test_a_file_that_was_just_named_is_watched_from_then_on(watched: Watched, tm
     assert watched.found() == 1
 
 
-def test_a_pipe_or_a_device_in_its_place_is_news_once_and_not_read(watched: Watched) -> None:
+def test_a_pipe_or_a_device_in_its_place_is_reported_once_and_not_read(watched: Watched) -> None:
     file = watched.files[0]
     file.unlink()
     os.mkfifo(file)

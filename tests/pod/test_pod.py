@@ -53,7 +53,7 @@ def deliver_all(sidecar: Sidecar, ids: list[str]) -> None:
     until(lambda: sidecar.get("/status").json()["store"]["waiting"] == 0)
 
 
-def test_who_may_do_what(pod: Pod) -> None:
+def test_only_the_sidecar_and_operators_have_access(pod: Pod) -> None:
     sidecar = pod.start_sidecar(**RULES)
     assert process_user(sidecar.process.pid) == SIDECAR
     assert pod.knock(APP) == "PermissionError"
@@ -67,7 +67,7 @@ def process_user(pid: int) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
 
-def test_probes_come_by_the_pods_address(pod: Pod, receiver: Receiver) -> None:
+def test_probes_use_the_pod_s_address(pod: Pod, receiver: Receiver) -> None:
     sidecar = pod.start_sidecar(**RULES)
     assert [sidecar.probe(path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 200]
     assert sidecar.probe("/status") == 404, "only what probes and scrapers need"
@@ -83,7 +83,7 @@ def test_probes_come_by_the_pods_address(pod: Pod, receiver: Receiver) -> None:
     assert sidecar.process.wait(PATIENCE) == 0
 
 
-def test_what_the_last_line_says_waits_does_wait_and_is_delivered_after_the_restart(
+def test_the_messages_of_the_last_line_wait_and_are_delivered_after_the_restart(
     pod: Pod, receiver: Receiver, failing: Receiver
 ) -> None:
     sidecar = pod.start_sidecar(**RULES)
@@ -102,7 +102,7 @@ def test_what_the_last_line_says_waits_does_wait_and_is_delivered_after_the_rest
     assert Counter(request.id for request in failing.requests if request.status == 200) == Counter(kept)
 
 
-def test_killed_after_the_grace_period_nothing_is_lost(pod: Pod, receiver: Receiver, failing: Receiver) -> None:
+def test_a_kill_after_the_grace_period_loses_nothing(pod: Pod, receiver: Receiver, failing: Receiver) -> None:
     """A drain that was given more time than the pod: what it had under way is due again, what waited still does."""
     entered, let_go = receiver.hang()
     sidecar = pod.start_sidecar(**(RULES | {"drain__timeout": "10m"}))

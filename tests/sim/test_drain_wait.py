@@ -8,7 +8,7 @@ from tests.sim.world import HOST, asks_for, slow, until, world
 pytestmark = on_each_store
 
 
-async def test_everyone_who_waits_hears_when_nothing_is_due_or_in_flight(autojump_clock: object) -> None:
+async def test_all_waiters_are_notified_when_nothing_is_due_or_in_flight(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = slow(5)
     heard: list[float] = []
@@ -38,7 +38,7 @@ async def test_a_retry_that_is_due_later_is_not_waited_for(autojump_clock: objec
         assert it.times() == [0, 84.8]
 
 
-async def test_what_only_waits_for_its_hosts_rate_is_waited_for(autojump_clock: object) -> None:
+async def test_a_message_delayed_by_its_host_s_rate_is_waited_for(autojump_clock: object) -> None:
     it = world(delivery={"rate_per_host": 2})
     async with it.gateway():
         await it.accept_many(6)
@@ -47,7 +47,7 @@ async def test_what_only_waits_for_its_hosts_rate_is_waited_for(autojump_clock: 
         assert int(it.now * 10) == 25
 
 
-async def test_what_waits_for_the_peace_that_its_host_asked_for_is_not(autojump_clock: object) -> None:
+async def test_a_message_held_by_retry_after_is_not_waited_for(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = until(1, asks_for(503, 300))
     async with it.gateway():

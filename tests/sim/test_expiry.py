@@ -135,7 +135,7 @@ async def test_10_000_messages_expire_within_60_s(autojump_clock: object, circui
     assert (statistics.dead, statistics.waiting) == (10_000, 0)
 
 
-async def test_a_lane_that_is_in_memory_at_that_moment_expires_when_it_left(autojump_clock: object) -> None:
+async def test_a_lane_in_memory_expires_when_it_has_left_memory(autojump_clock: object) -> None:
     """As one is while a new message goes to its queue on a slow disk."""
     it = failing_world(FREEZES_AT_3)
     async with it.gateway():
@@ -148,7 +148,7 @@ async def test_a_lane_that_is_in_memory_at_that_moment_expires_when_it_left(auto
         assert (await it.ledger.statistics()).dead == 3
 
 
-async def test_messages_held_by_retry_after_expire_though_a_probe_is_under_way_at_that_moment(
+async def test_messages_held_by_retry_after_expire_during_a_probe(
     autojump_clock: object,
 ) -> None:
     it = world(circuit=TRIPS_AT_3, retry={"retry_after_limit": "72h"})
@@ -213,7 +213,7 @@ async def test_after_a_start_nothing_expires_before_probe_every_if_that_is_short
 
 
 @long_on_postgres
-async def test_what_would_expire_during_a_start_s_grace_keeps_its_probes(autojump_clock: object) -> None:
+async def test_messages_that_would_expire_in_the_grace_period_are_still_probed(autojump_clock: object) -> None:
     """The gateway was away for a moment in which a message's time was over: the next probe keeps its moment."""
     it = failing_world(TRIPS_AT_3)
     async with it.gateway():

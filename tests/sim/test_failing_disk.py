@@ -8,7 +8,7 @@ from holdfast.core.message import MessageState
 from tests.sim.world import HOST, HOUR, MINUTE, id_text, settle, world
 
 
-async def test_at_shutdown(autojump_clock: object) -> None:
+async def test_a_disk_failure_at_shutdown_ends_the_process(autojump_clock: object) -> None:
     it = world()
     it.compose()
     async with trio.open_nursery() as nursery:
@@ -19,7 +19,7 @@ async def test_at_shutdown(autojump_clock: object) -> None:
     assert it.ledger.broken.is_set()
 
 
-async def test_during_the_sweep(autojump_clock: object) -> None:
+async def test_a_disk_failure_during_the_sweep_ends_the_process(autojump_clock: object) -> None:
     it = world(retention={"delivered": "1h"})
     async with it.gateway():
         await it.accept()
@@ -29,7 +29,7 @@ async def test_during_the_sweep(autojump_clock: object) -> None:
     assert it.ledger.failed is not None
 
 
-async def test_when_messages_expire(autojump_clock: object) -> None:
+async def test_a_disk_failure_when_messages_expire_ends_the_process(autojump_clock: object) -> None:
     it = world(retry={"expire_after": "1h"})
     async with it.gateway():
         await it.dispatcher.freeze(HOST, HOST)
@@ -43,7 +43,7 @@ async def test_when_messages_expire(autojump_clock: object) -> None:
         assert await it.state(id) is MessageState.HELD
 
 
-async def test_what_is_committed_after_delivery_has_ended_waits_for_the_next_start(autojump_clock: object) -> None:
+async def test_messages_committed_after_delivery_has_ended_wait_for_the_next_start(autojump_clock: object) -> None:
     it = world()
     async with it.gateway():
         await it.accept()

@@ -205,7 +205,7 @@ async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_s
 
 
 @embedded_only("a replica looks at what it has in memory with every beat, whatever the time between retries")
-async def test_a_host_that_failed_for_long_is_not_looked_at_in_between(autojump_clock: object) -> None:
+async def test_a_failing_host_is_not_read_between_its_retries(autojump_clock: object) -> None:
     """Retries far apart cost reads by their number, not by the time between them."""
     it = world(circuit=NO_TRIPS)
     it.scripts[HOST] = 500

@@ -136,9 +136,7 @@ async def test_messages_that_waited_for_their_address_are_delivered_in_order_onc
 
 
 @pytest.mark.parametrize("number", [1_100, amount(1_300, 5_000)])
-async def test_hosts_that_asked_to_be_left_alone_do_not_stop_another_hosts_retry(
-    autojump_clock: object, number: int
-) -> None:
+async def test_held_hosts_do_not_delay_another_host_s_retry(autojump_clock: object, number: int) -> None:
     it = world(circuit=NO_TRIPS, retry={"base": "2s"})
     it.scripts.update(dict.fromkeys(hosts(number), until(50, asks_for(429, 300))))
     it.scripts[HEALTHY] = until(10, 500)
@@ -233,7 +231,7 @@ async def test_a_backlog_of_large_bodies_on_many_hosts_is_read_within_the_memory
     assert len(it.requests) == 1_000
 
 
-async def test_of_a_host_with_a_rate_no_more_is_in_memory_than_it_is_sent_soon(autojump_clock: object) -> None:
+async def test_read_ahead_for_a_host_with_a_rate_is_bounded(autojump_clock: object) -> None:
     it = world(delivery={"rate_per_host": 1})
     async with it.gateway():
         await it.accept_for(hosts(500) * 20)
@@ -282,7 +280,7 @@ async def drain_time(seconds: float, *, number: int = 6_000) -> float:
         return it.now - began
 
 
-async def test_how_fast_a_backlog_drains_does_not_depend_on_the_disk(autojump_clock: object) -> None:
+async def test_the_rate_of_a_drain_does_not_depend_on_the_disk(autojump_clock: object) -> None:
     quick, with_slow_disk = await drain_time(0.001), await drain_time(0.4)
     assert quick >= 0.6 * (with_slow_disk - 0.4), "the unfreeze itself waits for one commit"
 
@@ -305,7 +303,7 @@ async def test_the_order_of_first_attempts_holds_on_a_slow_disk(autojump_clock: 
     assert it.ids() == ids
 
 
-async def test_over_all_urls_of_a_host_the_order_holds_also_for_what_is_read_back(autojump_clock: object) -> None:
+async def test_the_order_over_all_urls_of_a_host_holds_for_messages_read_back(autojump_clock: object) -> None:
     it = SlowDisk(world(delivery={"per_host": 1}, circuit={"scope": "url"}).config)
     it.scripts[HOST] = slow(0.002)
     ids: list[str] = []

@@ -35,7 +35,7 @@ async def test_thousands_of_messages_for_a_disabled_host_hold_nothing_in_memory(
         assert held_in_memory(it) == (0, 0, 0)
 
 
-async def test_a_backlog_of_a_slow_host_is_on_disk_but_for_its_head(autojump_clock: object) -> None:
+async def test_only_the_head_of_a_slow_host_s_backlog_is_in_memory(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = slow(1)
     async with it.gateway():
@@ -80,7 +80,7 @@ async def test_frozen_and_disabled_hosts_with_nothing_waiting_cost_nothing(autoj
     assert it.engine.reads - before <= 2 + it.looks(24 * DAY)
 
 
-async def test_a_quiet_gateway_does_nothing_at_all(autojump_clock: object) -> None:
+async def test_an_idle_gateway_does_nothing(autojump_clock: object) -> None:
     it = world()
     async with it.gateway():
         await it.accept()

@@ -21,13 +21,13 @@ A_TEST = 5
 
 
 @pytest.mark.parametrize("first", SEEDS[::A_TEST])
-def test_whatever_happens(first: int) -> None:
+def test_the_rules_hold_in_a_random_world(first: int) -> None:
     for seed in range(first, first + A_TEST):
         world = run_world(seed)
         assert not world.witness.faults, report(seed, world)
 
 
-def test_a_seed_tells_the_same_story_every_time() -> None:
+def test_a_seed_gives_the_same_events_every_time() -> None:
     stories = [_story(7, hash_seed) for hash_seed in ("1", "2")]
     assert stories[0] == stories[1]
     assert stories[0] != _story(8, "1")

@@ -12,7 +12,7 @@ from tests.sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, hang, se
 pytestmark = on_each_store
 
 
-async def test_retry_numbers_and_due_times_survive(autojump_clock: object) -> None:
+async def test_retry_numbers_and_due_times_survive_a_restart(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = 500
     async with it.gateway():
@@ -28,7 +28,7 @@ async def test_retry_numbers_and_due_times_survive(autojump_clock: object) -> No
     assert it.times() == [0, 84.8, 254.4, 600, 600 + 678.4], "what came due meanwhile is due at the start"
 
 
-async def test_a_delay_survives(autojump_clock: object) -> None:
+async def test_a_delay_survives_a_restart(autojump_clock: object) -> None:
     it = world()
     async with it.gateway():
         await it.accept(delay=500)
@@ -38,7 +38,7 @@ async def test_a_delay_survives(autojump_clock: object) -> None:
     assert it.times() == [500]
 
 
-async def test_the_counters_of_a_circuit_survive(autojump_clock: object) -> None:
+async def test_the_counters_of_a_circuit_survive_a_restart(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = 500
     async with it.gateway():
@@ -87,7 +87,7 @@ async def test_a_disabled_circuit_its_next_probe_and_their_rotation_survive(
     assert it.ids()[3:] == [*ids, ids[0]]
 
 
-async def test_a_frozen_circuit_survives(autojump_clock: object) -> None:
+async def test_a_frozen_circuit_survives_a_restart(autojump_clock: object) -> None:
     it = world(circuit={"min_attempts": 0, "freeze_at": 3})
     it.scripts[HOST] = 500
     async with it.gateway(crash=True):
@@ -100,7 +100,7 @@ async def test_a_frozen_circuit_survives(autojump_clock: object) -> None:
     assert len(it.requests) == 3
 
 
-async def test_the_peace_that_a_host_asked_for_survives(autojump_clock: object) -> None:
+async def test_a_retry_after_hold_survives_a_restart(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = until(1, asks_for(503, 300))
     async with it.gateway():
@@ -176,7 +176,7 @@ async def test_a_retry_in_flight_at_shutdown_uses_no_further_number(autojump_clo
     assert [attempt.error for attempt in story.attempts] == [None, ErrorKind.INTERRUPTED, None]
 
 
-async def test_what_only_waited_at_shutdown_is_not_recorded_as_tried(autojump_clock: object) -> None:
+async def test_a_waiting_message_is_not_recorded_as_tried_at_shutdown(autojump_clock: object) -> None:
     it = world(delivery={"per_host": 2})
     it.scripts[HOST] = hang
     async with it.gateway():
@@ -220,7 +220,7 @@ async def test_a_lost_outcome_leads_to_a_repeat_never_to_a_loss(autojump_clock: 
         assert story.state is (MessageState.DELIVERED if status == 200 else MessageState.RETRYING)
 
 
-async def test_a_lost_trip_is_made_again(autojump_clock: object) -> None:
+async def test_a_lost_trip_of_a_circuit_happens_again(autojump_clock: object) -> None:
     it = world(circuit=TRIPS_AT_3)
     it.scripts[HOST] = 500
     async with it.gateway():
@@ -236,7 +236,7 @@ async def test_a_lost_trip_is_made_again(autojump_clock: object) -> None:
         assert await it.circuit_state() is CircuitState.DISABLED
 
 
-async def test_a_crash_with_attempts_under_way_leaves_no_trace_of_them(autojump_clock: object) -> None:
+async def test_a_crash_leaves_no_trace_of_attempts_in_flight(autojump_clock: object) -> None:
     it = world()
     it.scripts[HOST] = hang
     async with it.gateway(crash=True):

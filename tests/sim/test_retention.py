@@ -45,7 +45,7 @@ async def test_dead_letters_are_gone_after_30_days(autojump_clock: object) -> No
 
 
 @long_on_postgres
-async def test_thousands_of_finished_records_go_in_steps(autojump_clock: object) -> None:
+async def test_thousands_of_finished_records_are_purged_in_steps(autojump_clock: object) -> None:
     it = world()
     async with it.gateway():
         ids = await it.accept_many(3_000)

@@ -155,7 +155,7 @@ HERE = [
 
 
 @pytest.mark.parametrize("error", HERE, ids=lambda error: type(error).__name__)
-async def test_a_failure_of_this_side_uses_a_retry_number_and_does_not_count_for_the_circuit(
+async def test_a_local_failure_uses_a_retry_number_and_does_not_count_against_the_host(
     autojump_clock: object, error: Exception
 ) -> None:
     it = world()
@@ -175,7 +175,7 @@ async def test_a_failure_of_this_side_uses_a_retry_number_and_does_not_count_for
 @pytest.mark.parametrize(
     "error", [NameNotResolved("a.test: unknown name", here=False), ConnectError("refused", None, errno.ECONNREFUSED)]
 )
-async def test_every_other_failure_is_the_hosts(autojump_clock: object, error: Exception) -> None:
+async def test_every_other_failure_counts_against_the_host(autojump_clock: object, error: Exception) -> None:
     it = world()
     it.scripts[HOST] = error
     async with it.gateway():

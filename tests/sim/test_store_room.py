@@ -13,7 +13,7 @@ OTHER = "b.test:80"
 
 
 @embedded_only("on PostgreSQL neither takes part of `store.max_size`")
-async def test_delivered_records_and_keys_leave_early_even_in_the_first_minutes(autojump_clock: object) -> None:
+async def test_delivered_records_and_keys_are_evicted_even_in_the_first_minutes(autojump_clock: object) -> None:
     it = world(store={"host_share": 1.0})
     it.engine.max_size = SIZE
     async with it.gateway():
@@ -53,7 +53,7 @@ async def test_a_flood_of_keys_never_fills_the_store_while_time_passes(autojump_
         assert len(it.requests) == 1_500
 
 
-async def test_a_store_full_of_what_waits_heals_without_anyone_asking(autojump_clock: object) -> None:
+async def test_a_store_full_of_waiting_messages_recovers_by_itself(autojump_clock: object) -> None:
     it = world(store={"host_share": 1.0}, delivery={"per_host": 1}, circuit={"min_attempts": 100_000})
     it.engine.max_size = SIZE
     it.scripts[HOST] = it.scripts[OTHER] = 500
