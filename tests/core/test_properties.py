@@ -63,8 +63,8 @@ class Gateway(RuleBasedStateMachine):
             quiet_until = lane.host.quiet_until()
             has_room = lane.host.in_flight < lane.host.limit
             if lane.enabled and lane.fresh and has_room and quiet_until > self.it.now:
-                assert self.it.board.wake_at() is not None
-                assert self.it.now < self.it.board.wake_at() <= quiet_until
+                assert self.it.start_order.wake_at() is not None
+                assert self.it.now < self.it.start_order.wake_at() <= quiet_until
 
     @rule(which=st.integers(0, 11), how=ENDS)
     def finish_one(self, which, how):
@@ -101,7 +101,7 @@ class Gateway(RuleBasedStateMachine):
     @invariant()
     def the_budgets_and_the_hosts_count_what_is_in_flight(self):
         kinds = Counter(start.kind for start in self.it.in_flight)
-        budgets = self.it.board.budgets
+        budgets = self.it.start_order.budgets
         assert budgets[AttemptKind.FIRST].used == kinds[AttemptKind.FIRST] <= FIRST_ATTEMPTS
         assert budgets[AttemptKind.RETRY].used == kinds[AttemptKind.RETRY] + kinds[AttemptKind.PROBE] <= RETRIES
         by_host = Counter((start.lane.host.name, start.kind) for start in self.it.in_flight)

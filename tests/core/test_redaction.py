@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import redaction
-from holdfast.core.message import Message
-from holdfast.core.outcome import ANSWER_KEPT
+from holdfast.core.message import ANSWER_KEPT, Message
 from holdfast.core.redaction import MOST_SECRETS, REDACTED, without_secrets
 from tests.core.build import entry
 

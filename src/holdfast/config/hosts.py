@@ -10,10 +10,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from holdfast.config.faults import BadValue, quoted, show
 from holdfast.config.tree import Address
+from holdfast.core.target import BadTarget, parse_target
 
 HOST_ALLOWED = 'a host name or an IP address, such as "hooks.example.com"'
 PATTERN_ALLOWED = '"*", "*.example.com", a host name or an IP address'
@@ -223,23 +223,15 @@ def is_loopback(host: str) -> bool:
 
 
 def route_url(text: str) -> str:
-    """The URL unchanged, once it is sure that every part of it can be sent as written."""
+    """The URL unchanged, once every part of it can be sent as written."""
     if not _URL_CHARACTERS.fullmatch(text):
         raise BadValue(("holds characters that a URL can't; percent-encode them", URL_ALLOWED))
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise BadValue(("its host or port is malformed", URL_ALLOWED)) from None
-    if parts.scheme not in ("http", "https"):
-        raise BadValue(("is not an http or https URL", URL_ALLOWED))
-    if "@" in parts.netloc:
-        raise BadValue(("holds a user name or password; send those as a header of the route", URL_ALLOWED))
     if "#" in text:
         raise BadValue(("has a fragment, which is never sent", URL_ALLOWED))
-    if not parts.hostname or port == 0:
-        raise BadValue(("has no host" if port != 0 else "has port 0", URL_ALLOWED))
-    host_name(f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname)
+    try:
+        parse_target(text, ascii_name)
+    except BadTarget as error:
+        raise BadValue((error.secret_free, URL_ALLOWED)) from None
     return text
 
 

@@ -15,6 +15,8 @@ MessageId = bytes
 
 ID_PREFIX = "msg_"
 LANE_NAME_LIMIT = 400
+ANSWER_KEPT = 1024
+"""Bytes of a receiver's answer that are kept of a failed attempt."""
 _RANDOM_BITS = 80
 _STEP_BITS = 48
 _ID = re.compile(ID_PREFIX + "[0-9a-f]{32}")

@@ -11,9 +11,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from holdfast.core.message import ErrorKind, Fault
-
-ANSWER_KEPT = 1024
+from holdfast.core.message import ANSWER_KEPT, ErrorKind, Fault
 
 HERE_ERRORS = frozenset({ErrorKind.EGRESS_DENIED, ErrorKind.SECRET, ErrorKind.INTERRUPTED})
 """Error kinds that are this side's whatever the details. A proxy, the resolver and errno decide for the rest."""

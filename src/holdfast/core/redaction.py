@@ -18,8 +18,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote_to_bytes
 
-from holdfast.core.message import Message
-from holdfast.core.outcome import ANSWER_KEPT
+from holdfast.core.message import ANSWER_KEPT, Message
 
 REDACTED = b"[redacted]"
 SHORTEST_SECRET = 4

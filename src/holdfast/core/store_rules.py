@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.errors import StoreFull
-from holdfast.core.message import Attempt, Message
-from holdfast.core.outcome import ANSWER_KEPT
+from holdfast.core.message import ANSWER_KEPT, Attempt, Message
 from holdfast.core.schedule import RetryRules
 
 WATERMARK = 0.9

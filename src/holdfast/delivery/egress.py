@@ -15,13 +15,13 @@ when the connection is open. Denied addresses of a name are left out and the oth
 import errno
 import socket
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from ipaddress import IPv6Network, ip_address, ip_network
 
 from holdfast.config import Egress
 from holdfast.config.hosts import names_among
 from holdfast.core.addresses import IpAddress, IpNetwork, Opening, Range, range_of, unmapped
 from holdfast.core.errors import EgressDenied, NameNotResolved
+from holdfast.core.target import matches_host
 from holdfast.delivery.resolver import GetAddrInfo, Resolver
 from holdfast.http.dial import Address, Origin
 
@@ -45,7 +45,7 @@ class HostList:
         self._networks = [_unmapped_network(ip_network(entry)) for entry in entries if entry not in self._patterns]
 
     def has_name(self, host: str) -> bool:
-        return any(fnmatchcase(host, pattern) for pattern in self._patterns)
+        return matches_host(host, self._patterns)
 
     def has_address(self, address: IpAddress) -> bool:
         """`address` is unmapped."""

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import TypedDict
-from urllib.parse import urlsplit
 
 import trio
 
 from holdfast import __version__
 from holdfast.clock import Clock
 from holdfast.config import Config, Route
-from holdfast.core.addresses import unmapped
+from holdfast.config.hosts import ascii_name
 from holdfast.core.counters import Counters
 from holdfast.core.start_order import StartOrder
+from holdfast.core.target import parse_target
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher
 from holdfast.delivery.lanes import LaneCache
@@ -23,8 +22,6 @@ from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Upkeep
 from holdfast.events import News
 from holdfast.store.port import SharedStore, Store
-
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -141,9 +138,4 @@ def _budgets(config: Config) -> Budgets:
 
 def _host_of(route: Route) -> str:
     """The host:port that a route sends to, as messages name it."""
-    parts = urlsplit(route.url)
-    host = parts.hostname or ""
-    if ":" in host:
-        host = str(unmapped(ip_address(host)))
-    port = parts.port or DEFAULT_PORTS[parts.scheme]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return parse_target(route.url, ascii_name).host_key
