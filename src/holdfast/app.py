@@ -19,49 +19,36 @@ from typing import TypedDict
 import trio
 
 from holdfast.config import Config, ConfigError
-from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.ownership import Role
 from holdfast.core.start_order import attempts_per_address
 from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.delivery.egress import Guard
 from holdfast.delivery.handoff import HandedOver, HandingOver
-from holdfast.delivery.outcomes import EventReporter
-from holdfast.delivery.service import Delivery
-from holdfast.events import News
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
-from holdfast.operate.actions import Actions
-from holdfast.operate.control import ControlAccess, ControlSocket
-from holdfast.operate.forwarding import ForwardingActions
-from holdfast.operate.metrics import Metrics
-from holdfast.operate.queries import Queries
+from holdfast.operate.control import ControlAccess
 from holdfast.operate.requests import Router
-from holdfast.operate.status import HealthRoutes, StatusListener, refuse_body
+from holdfast.operate.status import StatusListener, refuse_body
 from holdfast.process.credentials import Credentials, read_credentials
 from holdfast.process.descriptors import room_for
+from holdfast.process.gateway import Gateway
 from holdfast.process.ingest_listener import LAST_ANSWERS, Intake, NoIntake
-from holdfast.process.lifecycle import Lifecycle, Stage, first_signal, keep_time, watch_clock
+from holdfast.process.lifecycle import Stage, first_signal, keep_time, watch_clock
 from holdfast.process.listeners import CannotListen, Listeners, group_number, open_listeners
 from holdfast.process.log import event, setup
 from holdfast.process.log_messages import (
-    tell_away,
     tell_clock,
     tell_end,
-    tell_failure,
     tell_handed_over,
-    tell_jump,
-    tell_moved,
     tell_oddities,
     tell_ready,
-    tell_spooling,
     tell_start,
 )
 from holdfast.process.reload import Watch, changed, files_read, merge
 from holdfast.process.service_manager import Notifier
 from holdfast.process.stores import Opened, open_store
 from holdfast.split.parent import IngestProcess
-from holdfast.store.embedded.spool import Spool
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
 
@@ -80,7 +67,7 @@ def main(config: Config, load: Callable[[], Config], file: Path | None, role: Ro
         credentials = read_credentials(config, os.environ)
         group = group_number(config.listen.control_group)
         opened = open_store(config, role)
-        gateway = Gateway(config, opened, credentials, group, load, file)
+        process = Process(config, opened, credentials, group, load, file)
     except ConfigError as error:
         for fault in error.faults:
             print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
@@ -89,7 +76,7 @@ def main(config: Config, load: Callable[[], Config], file: Path | None, role: Ro
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_STORE
     try:
-        return trio.run(gateway.run)
+        return trio.run(process.run)
     except CannotListen as error:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
@@ -97,8 +84,8 @@ def main(config: Config, load: Callable[[], Config], file: Path | None, role: Ro
         opened.close()
 
 
-class Gateway:
-    """One process with everything in it."""
+class Process:
+    """One gateway with its listeners, its signals and its config on disk."""
 
     def __init__(
         self,
@@ -118,9 +105,6 @@ class Gateway:
         self._group = group
         self._servers: dict[str, Server] = {}
         self._clock, self._store = opened.clock, opened.store
-        self._counters = Counters()
-        self._store.on_group = self._count_group
-        self._store.on_failed = tell_failure
         self._guard = Guard(config.egress)
         self._dialer = Dialer(
             _proxy_settings(config, credentials), judge_peer=self._guard.judge_peer, look_up=self._guard.look_up
@@ -133,16 +117,20 @@ class Gateway:
             idle_timeout=KEPT_ALIVE,
             **_connection_limits(config),
         )
-        self._news = News(self._clock)
-        self._delivery = self._open_delivery()
-        if opened.shared is not None:
-            opened.shared.on_away = partial(tell_away, self._news)
-            opened.shared.on_jump = partial(tell_jump, self._news)
-        self._lifecycle = Lifecycle(self._store, self._counters, opened.run, opened.role, opened.spool)
-        if opened.shared is not None:
-            self._lifecycle.on_draining = opened.shared.step_back
-        if opened.spool is not None:
-            self._listen_to(opened.spool)
+        self._gateway = Gateway(
+            config,
+            opened.store,
+            self._transport,
+            opened.clock,
+            secrets.SystemRandom().random,
+            opened.run,
+            credentials.route_keys,
+            shared=opened.shared,
+            spool=opened.spool,
+            role=opened.role,
+        )
+        self._counters, self._news = self._gateway.counters, self._gateway.news
+        self._delivery, self._lifecycle = self._gateway.delivery, self._gateway.lifecycle
         self._notifier = Notifier(os.environ)
         self._drain_ends: float | None = None
         self._handed_over = HandedOver()
@@ -179,7 +167,7 @@ class Gateway:
     async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """The store, from its first group to its last, and all that lives on it."""
         async with trio.open_nursery() as store:
-            for each in self._opened.running:
+            for each in self._gateway.stores:
                 await store.start(each.run)
             if self._failure is None:
                 await self._serve(listeners, asked_to_stop)
@@ -189,7 +177,7 @@ class Gateway:
 
     @property
     def _failure(self) -> CommitFailed | None:
-        return next((each.failed for each in self._opened.running if each.failed is not None), None)
+        return next((each.failed for each in self._gateway.stores if each.failed is not None), None)
 
     async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as delivery:
@@ -205,27 +193,6 @@ class Gateway:
             delivery.cancel_scope.cancel()
         await self._hand_over()
 
-    def _listen_to(self, spool: Spool) -> None:
-        reporter = EventReporter(self._counters, self._news)
-        spool.on_accepted = lambda message: reporter.log_accepted(message, self._clock.now())
-        spool.on_began = partial(tell_spooling, self._news)
-        spool.on_moved = partial(tell_moved, self._news)
-        spool.ledger.on_broken, spool.ledger.on_failed = self._store.on_broken, tell_failure
-
-    def _open_delivery(self) -> Delivery:
-        return Delivery(
-            self._config,
-            self._store,
-            self._transport,
-            self._clock,
-            secrets.SystemRandom().random,
-            self._opened.run,
-            self._news,
-            self._counters,
-            self._credentials.route_keys,
-            shared=self._opened.shared,
-        )
-
     async def _deliver(self, *, task_status: trio.TaskStatus[None]) -> None:
         """A failed store ends the gateway by way of ingest, so that requests that wait for a commit get an answer."""
         try:
@@ -236,15 +203,11 @@ class Gateway:
     # -- listeners ---------------------------------------------------------------------------------------------------
 
     async def _serve_operators(self, nursery: trio.Nursery, listeners: Listeners) -> None:
-        dispatcher, config = self._delivery.dispatcher, self._config
-        rules = (config.circuit, config.retry)
-        queries = Queries(self._store, dispatcher, self._lifecycle, self._clock, self._news, *rules)
-        probes = HealthRoutes(queries, self._metrics(queries))
-        status = StatusListener(queries, probes, _status_names(config))
-        actions = self._actions(queries)
-        control = ControlSocket(queries, actions, dispatcher, self._lifecycle, self._store, self._news, self._reload)
-        control.drain_timeout = config.drain.timeout / 1000
-        self._queries, self._status, self._control = queries, status, control
+        probes = self._gateway.probes(self._connections, self._opened.volume)
+        status = StatusListener(self._gateway.queries, probes, _status_names(self._config))
+        control = self._gateway.control_socket(self._reload)
+        control.drain_timeout = self._config.drain.timeout / 1000
+        self._status, self._control = status, control
         admit = ControlAccess(self._group, self._tell_refused)
         self._servers["status"] = Server(status, LOCAL_LIMITS, gate=status.gate)
         self._servers["control"] = Server(control, LOCAL_LIMITS, admit=admit)
@@ -252,14 +215,6 @@ class Gateway:
             self._servers["probe"] = Server(Router(probes.routes), LOCAL_LIMITS, gate=refuse_body)
         for name, server in self._servers.items():
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
-
-    def _actions(self, queries: Queries) -> Actions:
-        parts = (queries, self._delivery.dispatcher, self._store, self._clock, self._counters, self._news)
-        if self._opened.shared is None:
-            return Actions(*parts)
-        actions = ForwardingActions(*parts)
-        actions.share(self._opened.shared)
-        return actions
 
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, the disk failed, or the ingest process died."""
@@ -340,26 +295,13 @@ class Gateway:
         self._guard.configure(config.egress)
         self._dialer.configure(_proxy_settings(config, credentials))
         self._transport.renew(**_connection_limits(config))
-        for each in self._opened.running:
-            each.configure(config.store_rules(self._opened.run))
-        self._delivery.configure(config, credentials.route_keys)
-        self._queries.configure(config.circuit, config.retry)
+        self._gateway.configure(config, credentials.route_keys)
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
 
-    # -- what is counted -----------------------------------------------------------------------------------------------
-
-    def _metrics(self, queries: Queries) -> Metrics:
-        def connections() -> dict[str, int]:
-            served = {name: server.connections for name, server in self._servers.items()}
-            return {**served, "ingest": self._intake.connections}
-
-        told = (queries, self._store, self._delivery.dispatcher, self._lifecycle, self._clock)
-        return Metrics(*told, connections, self._opened.volume)
-
-    def _count_group(self, operations: int, seconds: float) -> None:
-        self._counters.group_operations.observe(operations)
-        self._counters.commit_seconds.observe(seconds)
+    def _connections(self) -> dict[str, int]:
+        served = {name: server.connections for name, server in self._servers.items()}
+        return {**served, "ingest": self._intake.connections}
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -370,7 +312,7 @@ class Gateway:
                 await end.wait()
                 nursery.cancel_scope.cancel()
 
-            for each in self._opened.running:
+            for each in self._gateway.stores:
                 nursery.start_soon(until, each.broken)
             nursery.start_soon(until, self._intake.lost)
             await asked_to_stop.wait()

@@ -48,6 +48,7 @@ from holdfast.store.port import (
 from tests.contract.inside import Inside
 from tests.contract.inside import dump as dump
 from tests.store.memory import MemoryEngine
+from tests.store.recorder import Recorder
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -135,12 +136,11 @@ class Desk(Inside):
     rules: StoreRules = RULES
     clock: HandClock = field(default_factory=HandClock)
     messages: list[Message] = field(default_factory=list)
-    commits: int = 0
     random: Any = field(default_factory=lambda: count(1))
 
     async def open(self) -> None:
         self.ledger: Any = self._make()
-        self.ledger.on_commit = self._count_commit
+        self.recorder = self.ledger.listener = Recorder()
         self._scope, self._ended = trio.CancelScope(), trio.Event()
         await self.nursery.start(self._run)
 
@@ -182,8 +182,10 @@ class Desk(Inside):
         self.ledger.failed = CommitFailed("killed")
         await self.close()
 
-    def _count_commit(self, earliest_wake: int) -> None:
-        self.commits += 1
+    @property
+    def commits(self) -> int:
+        """Groups written by the store that runs now."""
+        return sum(commit.operations > 0 for commit in self.recorder.commits)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

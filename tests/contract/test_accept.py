@@ -3,9 +3,9 @@
 import pytest
 from pytest import MonkeyPatch
 
-from holdfast.core.message import Message, MessageState, Place, Standing
+from holdfast.core.message import MessageState, Place, Standing
 from holdfast.store import records
-from holdfast.store.port import Accept, Accepted, Purge, Shelve
+from holdfast.store.port import Accept, Accepted, Commit, Purge, Shelve, StoreListener
 from tests.contract.builders import EVER, HOST, MINUTE, NOW, Desk, active, ids
 from tests.contract.conftest import embedded
 
@@ -35,13 +35,11 @@ async def test_an_active_message_is_in_no_queue(desk: Desk) -> None:
 
 
 async def test_a_group_is_told_in_the_order_of_submission(desk: Desk, kind: str) -> None:
-    told: list[tuple[Message, bool]] = []
-    desk.ledger.on_accepted = lambda message, active: told.append((message, active))
     first, second, third = (desk.message() for _ in range(3))
     results = await desk.together(Accept(first), Shelve([first]), Accept(second), Accept(third))
     assert results == [Accepted(active=True), 1, Accepted(active=False), Accepted(active=False)]
     in_hand = kind == "postgres"  # There its owner decides what goes to the queue.
-    assert told == [(first, True), (second, in_hand), (third, in_hand)]
+    assert desk.recorder.reported == [(first, True), (second, in_hand), (third, in_hand)]
 
 
 @embedded("replicas write new messages and all else by connections of their own")
@@ -54,10 +52,11 @@ async def test_a_group_is_one_commit(desk: Desk) -> None:
 async def test_nobody_is_told_before_the_commit(desk: Desk) -> None:
     on_disk: list[bool] = []
 
-    def look(message: Message, active: bool) -> None:
-        on_disk.append(message.id in desk.undelivered())
+    class Look(StoreListener):
+        def committed(self, commit: Commit) -> None:
+            on_disk.extend(message.id in desk.undelivered() for message in commit.accepted)
 
-    desk.ledger.on_accepted = look
+    desk.ledger.listener = Look()
     await desk.together(*(Accept(desk.message()) for _ in range(5)))
     assert on_disk == [True] * 5
 

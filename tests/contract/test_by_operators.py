@@ -140,14 +140,14 @@ async def test_dropping_in_steps_comes_to_an_end(desk: Desk) -> None:
 async def test_a_retry_that_is_not_due_becomes_due_with_its_number(desk: Desk) -> None:
     entry = await desk.retrying(NOW + HOUR, retry=4, held=True)
     now = desk.clock.at
-    assert await desk.ledger.perform(RetryNow(entry.message.id, now)) is Retried.DUE
+    assert await desk.ledger.perform(RetryNow(entry.message.id, now, HOST, HOST)) is Retried.DUE
     [due] = (await desk.look()).due
     assert due.place == Place(Standing.RETRY, NOW, now, 4, 1)
 
 
 async def test_a_delayed_message_is_due_at_once_and_ages_from_there(desk: Desk) -> None:
     entry = await desk.accept(delay=DAY)
-    await desk.ledger.perform(RetryNow(entry.message.id, NOW))
+    await desk.ledger.perform(RetryNow(entry.message.id, NOW, HOST, HOST))
     [due] = (await desk.look()).due
     assert due.place == Place(Standing.RETRY, NOW, NOW)
 
@@ -155,7 +155,7 @@ async def test_a_delayed_message_is_due_at_once_and_ages_from_there(desk: Desk) 
 async def test_a_dead_message_that_is_retried_starts_a_new_life(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.bury(entry)
-    assert await desk.ledger.perform(RetryNow(entry.message.id, NOW + DAY)) is Retried.REPLAYED
+    assert await desk.ledger.perform(RetryNow(entry.message.id, NOW + DAY, HOST, HOST)) is Retried.REPLAYED
     [again] = (await desk.look()).fresh
     assert again.place == Place(Standing.WAITING, NOW + DAY, attempts=1)
 
@@ -163,8 +163,8 @@ async def test_a_dead_message_that_is_retried_starts_a_new_life(desk: Desk) -> N
 async def test_what_was_delivered_or_never_was_is_not_retried(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.deliver(entry)
-    assert await desk.ledger.perform(RetryNow(entry.message.id, NOW)) is Retried.DELIVERED
-    assert await desk.ledger.perform(RetryNow(bytes(16), NOW)) is Retried.UNKNOWN
+    assert await desk.ledger.perform(RetryNow(entry.message.id, NOW, HOST, HOST)) is Retried.DELIVERED
+    assert await desk.ledger.perform(RetryNow(bytes(16), NOW, HOST, HOST)) is Retried.UNKNOWN
 
 
 @embedded("where replicas share a store, what is claimed is in flight, and is not made due")
@@ -172,7 +172,7 @@ async def test_what_was_delivered_or_never_was_is_not_retried(desk: Desk) -> Non
 async def test_an_attempt_under_way_when_its_message_is_made_due_is_recorded(desk: Desk, probe: bool) -> None:
     """It was read where the message stood before."""
     entry = await desk.retrying(NOW + HOUR)
-    await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE))
+    await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE, HOST, HOST))
     await desk.fail(entry, None if probe else retry_at(2, NOW + DAY), number=2)
     story = await desk.story(entry)
     assert [attempt.number for attempt in story.attempts] == [1, 2]
@@ -182,6 +182,6 @@ async def test_an_attempt_under_way_when_its_message_is_made_due_is_recorded(des
 
 async def test_a_delivery_under_way_when_its_message_is_made_due_is_recorded(desk: Desk) -> None:
     entry = await desk.take(await desk.retrying(NOW + HOUR))
-    await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE))
+    await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE, HOST, HOST))
     await desk.deliver(entry, 2)
     assert (await desk.story(entry)).state is MessageState.DELIVERED

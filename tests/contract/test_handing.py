@@ -4,7 +4,7 @@ from pytest import mark, raises
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.handoff_header import handoff_digest
-from holdfast.core.message import Entry, Message, MessageId, MessageState, Place, Standing
+from holdfast.core.message import Entry, Message, MessageState, Place, Standing
 from holdfast.store.port import (
     Accept,
     Accepted,
@@ -89,7 +89,7 @@ async def test_what_an_operator_dropped_or_moved_meanwhile(desk: Desk) -> None:
     dropped, moved = await desk.accept(), await desk.retrying(NOW + DAY)
     page = (await every_page(desk))[0]
     await desk.ledger.perform(DropMessages(MessageFilter(id=dropped.message.id), 1))
-    await desk.ledger.perform(RetryNow(moved.message.id, desk.clock.at))
+    await desk.ledger.perform(RetryNow(moved.message.id, desk.clock.at, moved.message.lane, moved.message.host))
     assert await desk.ledger.perform(HandOver(page)) == 1
     assert await every_page(desk) == [[]]
     desk.check()
@@ -99,7 +99,7 @@ async def test_a_dead_letter_leaves_too_and_one_that_was_replayed_meanwhile_stay
     for _ in range(2):
         await desk.bury(await desk.accept())
     entries = [Entry(message, (await desk.story(message)).place) for message in desk.messages]
-    await desk.ledger.perform(RetryNow(entries[1].message.id, desk.clock.at))
+    await desk.ledger.perform(RetryNow(entries[1].message.id, desk.clock.at, HOST, HOST))
     assert await desk.ledger.perform(HandOver(entries)) == 1
     assert desk.undelivered() == ids(entries[1:])
     assert desk.traces(entries[0].message.id) == []
@@ -120,11 +120,8 @@ async def test_a_dead_letter_leaves_too_and_one_that_was_replayed_meanwhile_stay
 )
 async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place, kind: str) -> None:
     message = foreign(body=b"x" * 5_000)
-    told: list[tuple[MessageId, bool]] = []
-    desk.ledger.on_accepted = lambda message, active: told.append((message.id, active))
-    desk.ledger.on_arrived = lambda entry: told.append((entry.message.id, True))
     assert await desk.ledger.perform(handed(message, place)) == Accepted(active=False)
-    assert told == [(message.id, kind == "postgres")]
+    assert desk.recorder.reported == [(message, kind == "postgres")]
     assert await every_page(desk) == [[Entry(message, place)]]
     desk.check()
     view = await desk.look(at=NOW + 2 * DAY)

@@ -35,14 +35,12 @@ async def test_another_key_is_another_message(desk: Desk) -> None:
 
 
 async def test_a_duplicate_is_found_within_its_own_group(desk: Desk) -> None:
-    told: list[MessageId] = []
-    desk.ledger.on_accepted = lambda message, active: told.append(message.id)
     one, two, three = (desk.message() for _ in range(3))
     results = await desk.together(
         Accept(one, idempotency("key")), Accept(two, idempotency("key")), Accept(three, idempotency("key", "other"))
     )
     assert results == [Accepted(active=True), Duplicate(one.id), Conflict()]
-    assert told == [one.id]
+    assert desk.recorder.accepted == [one]
 
 
 async def test_a_key_is_known_after_a_restart(desk: Desk) -> None:

@@ -15,10 +15,7 @@ import trio
 
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
-from holdfast.core.counters import Counters
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.delivery.service import Delivery
-from holdfast.events import News
 from holdfast.http.dial import Origin
 from holdfast.store.postgres import ownership
 from holdfast.store.postgres.store import PostgresStore
@@ -58,19 +55,7 @@ class Replica(World):
             max_size=1 << 30,
             threaded=False,
         )
-        self.news, self.counters = News(self.clock), Counters()
-        self.delivery = Delivery(
-            self.config,
-            self.ledger,
-            self,
-            self.clock,
-            self.chance,
-            self.started_at,
-            self.news,
-            self.counters,
-            shared=self.ledger,
-        )
-        self.dispatcher = self.delivery.dispatcher
+        self.join(self.ledger)
 
     @property
     def held(self) -> int:

@@ -16,6 +16,7 @@ from holdfast.http.sockets import local_address, open_tcp_listeners
 from holdfast.ingest import Ingest
 from holdfast.store.embedded.ledger import Ledger
 from tests.store.memory import MemoryEngine
+from tests.store.recorder import Recorder
 
 NOW = 1_700_000_000_000
 LIMITS = Limits(
@@ -124,7 +125,8 @@ async def gateway(
     host, port = local_address(listeners[0])
     running = Gateway(int(port), MemoryEngine(config.store.max_size))
     store = Ledger(running.engine, config.store_rules(NOW), FrozenClock(), lambda bits: 7)
-    store.on_accepted = lambda message, active: running.messages.append(message)
+    recorder = store.listener = Recorder()
+    recorder.accepted = running.messages
     running.ingest = Ingest(
         config,
         store,

@@ -15,12 +15,9 @@ from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId
 from holdfast.http.dial import Origin
 from holdfast.ingest import Ingest
-from holdfast.operate.actions import Actions
-from holdfast.operate.control import ControlSocket
-from holdfast.operate.queries import Queries
-from holdfast.process.lifecycle import Lifecycle
 from holdfast.process.reload import merge
 from holdfast.store.embedded.ledger import last_time
+from holdfast.store.port import LaneChange
 from tests.sim.disk import DiskWitness
 from tests.sim.faults import FaultyEngine, StepCounter, WatchedLedger
 from tests.sim.overdue import overdue
@@ -65,11 +62,7 @@ class WatchedWorld(World):
         self.engine.on_written = ledger.written
         self.dispatcher.in_flight = InFlight(witness)
         self._listen_to_operators()
-        lifecycle = Lifecycle(ledger, self.counters, self.started_at)
-        rules = self.config.circuit, self.config.retry
-        self.queries = Queries(ledger, self.dispatcher, lifecycle, self.clock, self.news, *rules)
-        actions = Actions(self.queries, self.dispatcher, ledger, self.clock, self.counters, self.news)
-        self.control = ControlSocket(self.queries, actions, self.dispatcher, lifecycle, ledger, self.news, self._reload)
+        self.control = self.composed.control_socket(self._reload)
         self.ingest = self._ingest()
 
     def _ingest(self) -> Ingest:
@@ -79,17 +72,17 @@ class WatchedWorld(World):
 
     def _listen_to_operators(self) -> None:
         witness, outcomes = self.witness, self.delivery._outcomes
-        log_change, slow_start, forget = outcomes.log_change, self.dispatcher.slow_start, self.dispatcher.forget
+        log_change, change_lane, forget = outcomes.log_change, self.dispatcher._change_lane, self.dispatcher.forget
 
         def changed(lane: Any, change: Any) -> None:
             if witness.alive:
                 witness.operator_changed(lane, str(change.event))
             log_change(lane, change)
 
-        def slowed(key: str, host: str) -> None:
-            if witness.alive:
-                witness.host(host).slow_start()
-            slow_start(key, host)
+        def lane_changed(change: LaneChange) -> None:
+            if witness.alive and change.replayed:
+                witness.host(change.host).slow_start()
+            change_lane(change)
 
         def forgotten(key: str) -> None:
             forget(key)
@@ -98,7 +91,7 @@ class WatchedWorld(World):
 
         self.dispatcher.forget = forgotten  # type: ignore[method-assign]
         outcomes.log_change = changed  # type: ignore[method-assign]
-        self.dispatcher.slow_start = slowed  # type: ignore[method-assign]
+        self.dispatcher._change_lane = lane_changed  # type: ignore[method-assign]
 
     async def _latency(self) -> None:
         """How long the disk takes; an await in any case, as with a thread."""
@@ -161,9 +154,7 @@ class WatchedWorld(World):
         witness.most_retries = max(witness.most_retries, self.config.retry.max_retries)
         for host in witness.hosts.values():
             host.resize(self.config.delivery.per_host)
-        self.ledger.configure(self.store_rules())
-        self.delivery.configure(self.config)
-        self.queries.configure(self.config.circuit, self.config.retry)
+        self.composed.configure(self.config)
         self.ingest = self._ingest()
         return {}
 

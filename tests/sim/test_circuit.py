@@ -499,7 +499,6 @@ async def test_a_probe_that_waits_for_a_place_and_is_dropped_is_not_sent(autojum
         lane = it.lanes.find(HOST)
         assert lane is not None and lane.probe is not None and lane.probe.message.id == raw_id(dropped)
         await it.ledger.perform(DropMessages(MessageFilter(id=raw_id(dropped)), 1))
-        it.dispatcher.withdraw({raw_id(dropped)}, {HOST: HOST})
         await it.sleep_to(200)
     assert it.times(dropped) == [0]
     assert [len(it.times(id)) for id in others] == [2, 2], "one of them was the probe, the other its retry"

@@ -14,17 +14,15 @@ import trio.testing
 from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, MessageState, id_text, parse_id
 from holdfast.core.start_order import attempts_per_address
 from holdfast.core.store_rules import StoreRules
 from holdfast.delivery.lanes import LaneCache
-from holdfast.delivery.service import Delivery
-from holdfast.events import News
 from holdfast.http.dial import Origin
 from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.pool import AddressLimit
+from holdfast.process.gateway import Gateway
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
 from tests.store.memory import MemoryEngine, Session
@@ -158,12 +156,13 @@ class World:
         """Put a gateway together that has not begun to run."""
         self.started_at = self.clock.now()
         self.ledger = self.make_store()
-        self.news, self.counters = News(self.clock), Counters()
-        self.delivery = Delivery(
-            *(self.config, self.ledger, self, self.clock, self.chance, self.started_at, self.news, self.counters),
-            shared=self.shared,
-        )
-        self.dispatcher = self.delivery.dispatcher
+        self.join(self.shared)
+
+    def join(self, shared: Any) -> None:
+        """Put the gateway's parts together around its store."""
+        self.composed = Gateway(self.config, self.ledger, self, self.clock, self.chance, self.started_at, shared=shared)
+        self.news, self.counters = self.composed.news, self.composed.counters
+        self.delivery, self.dispatcher = self.composed.delivery, self.composed.dispatcher
 
     def make_store(self) -> Ledger:
         ledger = self.ledger_type(self.engine, self.store_rules(), self.clock, lambda bits: 0)
@@ -214,9 +213,8 @@ class World:
     async def replay_dead(self, host: str = HOST) -> int:
         """What `--replay-dead` and `dead replay` do."""
         now = self.clock.now()
-        replayed: int = (await self.ledger.perform(ReplayDead(DeadFilter(host, until=now + 1), now, 1_000))).count
-        self.dispatcher.slow_start(host, host)
-        return replayed
+        swept = await self.ledger.perform(ReplayDead(DeadFilter(host, until=now + 1), now, 1_000))
+        return int(swept.count)
 
     # -- the receivers -----------------------------------------------------------------------------------------------
 

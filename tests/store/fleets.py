@@ -11,13 +11,14 @@ import psycopg
 import trio
 
 from holdfast.core.idempotency import HEADER, body_digest, key_digest
-from holdfast.core.message import Entry, MessageId, Place, Standing
+from holdfast.core.message import Entry, MessageId, Standing
 from holdfast.core.ownership import SHARDS
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.port import IdempotencyKey
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.transfer import Moving
 from tests.contract.builders import RULES, Desk, HandClock
+from tests.store.recorder import Recorder
 from tests.support.harness import PATIENCE
 
 ACTIVE = Standing.ACTIVE
@@ -43,9 +44,11 @@ class Replica(PostgresStore):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.arrivals: list[Entry] = []
-        self.on_accepted = lambda message, active: self.arrivals.append(Entry(message, Place(ACTIVE, message.born)))
-        self.on_arrived = self.arrivals.append
+        self.listener = self.recorder = Recorder()
+
+    @property
+    def arrivals(self) -> list[Entry]:
+        return self.recorder.arrived
 
     async def given(self, lane: str, number: int) -> list[Entry]:
         """What it was given of a lane, once it is so many."""

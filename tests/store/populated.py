@@ -102,7 +102,7 @@ async def _finished(desk: Desk, named: dict[str, Message]) -> None:
     entry = await desk.accept("again:443")
     await desk.bury(entry)
     desk.clock.at += 5
-    await desk.ledger.perform(RetryNow(entry.message.id, desk.clock.at))
+    await desk.ledger.perform(RetryNow(entry.message.id, desk.clock.at, entry.message.lane, entry.message.host))
     named["replayed"] = entry.message
 
 

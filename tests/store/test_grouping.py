@@ -69,8 +69,7 @@ async def test_a_slow_disk_gets_larger_groups(tmp_path: Path, nursery: trio.Nurs
     desk = Desk(nursery, lambda: SlowDisk(tmp_path, 256 * MIB), RULES)
     await desk.open()
     await desk.together(*(Accept(desk.message()) for _ in range(GROUP_LIMIT)))
-    sizes: list[int] = []
-    desk.ledger.on_group = lambda operations, seconds: sizes.append(operations)
+    before = len(desk.recorder.commits)
     await desk.together(*(Accept(desk.message()) for _ in range(2 * GROUP_LIMIT)))
-    assert max(sizes) > GROUP_LIMIT
+    assert max(commit.operations for commit in desk.recorder.commits[before:]) > GROUP_LIMIT
     await desk.close()

@@ -20,10 +20,10 @@ from holdfast.store.embedded.spool import Spool
 from holdfast.store.embedded.tables import Table
 from holdfast.store.port import Accept, Accepted, Duplicate
 from holdfast.store.postgres import accept
-from holdfast.store.transfer import Moved
 from tests.contract.builders import HOST, NOW, RULES, HandClock
 from tests.store.fleets import Replica, fleet, ids_in, keyed, rows
 from tests.store.populated import Populated, build, put
+from tests.store.recorder import Recorder
 from tests.support.harness import PATIENCE
 from tests.support.postgres import ELSEWHERE, OwnServer
 
@@ -56,10 +56,8 @@ class Counter:
         self.store = store
         self.clock = clock
         self.acknowledged: list[Message] = []
-        self.began: list[int] = []
-        self.moved: list[Moved] = []
-        spool.on_began = self.began.append
-        spool.on_moved = self.moved.append
+        self.recorder = spool.listener = Recorder()
+        self.began, self.moved = self.recorder.spools_filled, self.recorder.spools_emptied
 
     async def send(self, host: str = HOST, body: bytes = b"{}", key: str | None = None) -> Any:
         self.clock.at += 1
@@ -177,7 +175,7 @@ async def test_what_was_committed_without_an_answer_is_one_message(tmp_path: Pat
             assert between.committed.is_set()
             with trio.fail_after(PATIENCE):
                 await at.spool.wait_empty()
-            assert [(moved.count, moved.known) for moved in at.moved] == [(1, 1)]
+            assert at.moved == [(1, 1, 0)]
             assert ids_in(url) == at.ids
             # It was stored as this replica's own, and comes into its memory with what was moved.
             assert [entry.message.id for entry in await at.store.given(HOST, 2)] == at.ids
@@ -199,7 +197,7 @@ async def test_while_the_database_is_away_messages_are_kept_here_and_then_moved(
         with trio.fail_after(PATIENCE):
             await at.spool.wait_empty()
         assert ids_in(url) == sorted(at.ids)
-        assert [moved.count for moved in at.moved] == [40]
+        assert at.moved == [(40, 0, 0)]
         assert (at.spool.count, at.spool.since) == (0, None)
         await at.send()
         assert (at.spool.count, at.began) == (0, [0])
@@ -278,11 +276,9 @@ async def test_an_embedded_store_s_messages_are_moved_and_what_can_not_be_read_h
 ) -> None:
     url = server.fresh_database()
     async with counter(damaged.folder, url, HandClock()) as at:
-        broken: list[str] = []
-        at.spool.ledger.on_broken = lambda table, key, what: broken.append(key)
         with trio.fail_after(PATIENCE):
             await at.spool.wait_empty()
-        assert broken == [damaged["waiting"].hex()]
+        assert [key for _, key in at.recorder.unreadable] == [damaged["waiting"].hex()]
         assert len(ids_in(url)) == 14
         await at.send("busy:443")
         assert len(ids_in(url)) == 15
@@ -332,7 +328,7 @@ async def test_a_key_answers_from_here_and_is_one_webhook_with_what_the_database
         with trio.fail_after(PATIENCE):
             await at.spool.wait_empty()
         assert ids_in(url) == [there, at.ids[1]]
-        assert [(moved.count, moved.duplicates) for moved in at.moved] == [(2, 1)]
+        assert [(count, duplicates) for count, _, duplicates in at.moved] == [(2, 1)]
         assert await at.send(key="new") == Duplicate(at.ids[1])
         await trio.to_thread.run_sync(server.stop)
         assert await at.send(key="new") == Duplicate(at.ids[1])

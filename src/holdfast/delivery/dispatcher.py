@@ -8,7 +8,7 @@ so memory does not grow with the backlog.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from math import ceil
 from typing import Any
 
@@ -17,7 +17,7 @@ import trio
 from holdfast.clock import Clock
 from holdfast.core.circuit import Change, CircuitState
 from holdfast.core.lane import Lane
-from holdfast.core.message import Entry, ErrorKind, Message, MessageId, Place, Standing, id_text
+from holdfast.core.message import Entry, ErrorKind, Message, MessageId, Standing, id_text
 from holdfast.core.outcome import Outcome, of_error
 from holdfast.core.start_order import Start, StartOrder
 from holdfast.delivery.agenda import NEVER, AgendaKeeper
@@ -27,7 +27,7 @@ from holdfast.delivery.lanes import LaneCache
 from holdfast.delivery.outcomes import OutcomeEffects, OutcomeHandler
 from holdfast.delivery.workers import WORKERS_KEPT, Worker
 from holdfast.http.errors import AddressBusy
-from holdfast.store.port import SaveLane, Shelve, Store
+from holdfast.store.port import Commit, LaneChange, SaveLane, Shelve, Store
 
 UNWRITTEN = 8_192
 """Outcomes not yet on disk above which nothing is started: a slow disk slows deliveries, it is not outrun."""
@@ -68,26 +68,17 @@ class Dispatcher:
         self.on_quiet_lane: Callable[[Lane], int | None] = lambda lane: None
         self.is_leaving: Callable[[str], bool] = lambda host: False
         self.on_left: Callable[[], None] = lambda: None
-        store.on_accepted = self.accepted
-        store.on_commit = self.committed
 
-    # -- what others tell ------------------------------------------------------------------------------------------
+    # -- what the store reports ----------------------------------------------------------------------------------------
 
-    def accepted(self, message: Message, active: bool) -> None:
-        """A message is on disk. If it can't be kept in memory it goes to its lane's queue, or is there already."""
-        self._outcomes.log_accepted(message, self._clock.now())
-        if active:
-            due = message.born if message.is_delayed else 0
-            self.arrived(Entry(message, Place(Standing.ACTIVE, message.born, due)))
-        else:
-            lane = self._lanes.enlist(message.lane, message.host)
-            self._reader.note_queued(lane, message)
-            self._changed[lane] = None
-
-    def arrived(self, entry: Entry) -> None:
-        """A message is on disk and in no queue yet: it starts soon, or goes to its lane's queue."""
+    def _arrived(self, entry: Entry) -> None:
+        """A message is on disk. If it is in no queue yet it starts soon, or goes to its lane's queue."""
         message, place = entry
         lane = self._lanes.enlist(message.lane, message.host)
+        if place.standing is not Standing.ACTIVE:
+            self._reader.note_queued(lane, message)
+            self._changed[lane] = None
+            return
         if message.id in lane.known:
             return
         if place.born > message.born:
@@ -99,19 +90,34 @@ class Dispatcher:
             self._lanes.hold(lane, message)
         self._changed[lane] = None
 
-    def committed(self, earliest_wake: int) -> None:
-        """A group is on disk, and everything in it was told: each lane that it changed is looked at once."""
+    def committed(self, commit: Commit) -> None:
+        """A group is on disk. Each lane that it changed is looked at once."""
         now = self._clock.now()
+        for message in commit.accepted:
+            self._outcomes.log_accepted(message, now)
+        for entry in commit.arrived:
+            self._arrived(entry)
+        for change in commit.changed:
+            self._change_lane(change)
         changed, self._changed = self._changed, {}
         for lane in changed:
             self._agenda.awake(lane.key)
             self._seat(lane, now)
-        if self._agenda.hear(earliest_wake, now):
+        if self._agenda.hear(commit.earliest_wake, now):
             self._called.set()
         self._pump(now)
         for lane in changed:
             self._look_after(lane, now)
         self._tell_quiet()
+
+    def _change_lane(self, change: LaneChange) -> None:
+        """An operator changed messages of this lane on disk: what is in memory of them is out of date."""
+        lane = self._lanes.find(change.lane)
+        if lane is not None and change.removed:
+            self._withdraw(lane, change.removed)
+        lane = self.revive(change.lane, change.host)
+        if change.replayed:
+            lane.host.slow_start()
 
     def attend(self, lane: Lane) -> None:
         """Look at a lane again: start what may start, read what is missing, let go of it when it is quiet."""
@@ -192,15 +198,8 @@ class Dispatcher:
         self.revive(key, host)
         return True
 
-    def withdraw(self, ids: Container[MessageId], lanes: Mapping[str, str]) -> None:
-        """Messages were dropped from the store: what is in memory of them is not sent any more."""
-        for key in lanes:
-            lane = self._lanes.find(key)
-            if lane is not None:
-                self._withdraw_from(lane, ids)
-            self.revive(key, lanes[key])
-
-    def _withdraw_from(self, lane: Lane, ids: Container[MessageId]) -> None:
+    def _withdraw(self, lane: Lane, ids: Container[MessageId]) -> None:
+        """Removed messages are not sent any more."""
         for queue in (lane.fresh, lane.due):
             for entry in [entry for entry in queue if entry.message.id in ids]:
                 queue.remove(entry)
@@ -224,10 +223,6 @@ class Dispatcher:
             self._outcomes.log_change(lane, change)
             await self._store.perform(SaveLane(lane))
         self.revive(lane.key, lane.host.name)
-
-    def slow_start(self, key: str, host: str) -> None:
-        """Messages of this lane were replayed: its host is approached carefully."""
-        self.revive(key, host).host.slow_start()
 
     def look_again(self) -> None:
         """Limits have changed: what they held back may start."""

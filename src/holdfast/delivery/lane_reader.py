@@ -10,7 +10,7 @@ from itertools import islice
 from holdfast.clock import Clock
 from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane, position
-from holdfast.core.message import Entry, Message, MessageId, id_text, masked_lane
+from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.delivery.lanes import LaneCache
 from holdfast.events import News
 from holdfast.store.port import BATCH_BYTES, Ask, Store, View
@@ -30,7 +30,6 @@ class LaneReader:
         self.wanted: dict[str, Lane] = {}
         self.overtaking: dict[Lane, list[Entry]] = {}
         """Messages that arrived before their lane was read, where older ones turned out to wait in its queue."""
-        store.on_broken = self._tell_broken
 
     def want(self, lane: Lane) -> None:
         lane.loading = True
@@ -182,13 +181,3 @@ class LaneReader:
                 self._broken.add(id)
                 self._counters.broken_records += 1
                 self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)
-
-    def _tell_broken(self, table: str, key: str, fault: str) -> None:
-        self._counters.broken_records += 1
-        self._news.tell(logging.ERROR, "record_broken", table=table, key=_shown(key), detail=fault)
-
-
-def _shown(key: str) -> str:
-    """A row's key in hex, but for one with a circuit's URL in it, whose path nobody is shown in a log."""
-    _, scheme, rest = bytes.fromhex(key).partition(b"http")
-    return masked_lane((scheme + rest).decode("latin-1")) if rest.startswith((b"://", b"s://")) else key

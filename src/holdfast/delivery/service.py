@@ -21,7 +21,7 @@ from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Upkeep
 from holdfast.events import News
-from holdfast.store.port import SharedStore, Store
+from holdfast.store.port import Commit, SharedStore, Store
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,26 +59,26 @@ class Delivery:
         self.dispatcher = Dispatcher(store, self._start_order, self._lanes, self._courier, self._outcomes, clock)
         self._upkeep = Upkeep(store, self.dispatcher, clock, config, counters, news)
         if shared is not None:
-            self._listen_to(shared, clock)
+            self.dispatcher.is_leaving, self.dispatcher.on_left = shared.is_leaving, shared.left
 
-    def _listen_to(self, store: SharedStore, clock: Clock) -> None:
-        store.on_accepted_elsewhere = lambda message: self._outcomes.log_accepted(message, clock.now())
-        store.on_arrived = self.dispatcher.arrived
-        store.on_lease = self._renewed
-        store.on_gained = self._gained
-        store.on_letting_go = self.dispatcher.let_go
-        self.dispatcher.is_leaving = store.is_leaving
-        self.dispatcher.on_left = store.left
-        store.on_lost = self.dispatcher.lose_all
-        store.on_back = self._upkeep.begin_grace
+    def committed(self, commit: Commit) -> None:
+        """A group of the store is on disk."""
+        self.dispatcher.committed(commit)
+        if commit.is_scarce:
+            self._upkeep.call()
 
-    def _renewed(self, begins_until: int, run: int) -> None:
+    def lease_renewed(self, begins_until: int, run: int) -> None:
+        """Attempts may begin until then, by the clock's `uptime`; the fleet delivers since `run`."""
         self._lanes.run = run
         self.dispatcher.allow(begins_until)
 
-    def _gained(self, has_come: Callable[[str], bool]) -> None:
-        self.dispatcher.gain(has_come)
+    def hosts_gained(self, is_gained: Callable[[str], bool]) -> None:
+        self.dispatcher.gain(is_gained)
         self._upkeep.review()
+
+    def begin_grace(self) -> None:
+        """The store was unreachable: nothing expires for a while."""
+        self._upkeep.begin_grace()
 
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""

@@ -77,11 +77,7 @@ class Upkeep:
         self._to_review = True
         self._evict_after: bytes | None = None
         self._evict_circuits_from = 0
-        self._listen()
-
-    def _listen(self) -> None:
-        self._dispatcher.on_quiet_lane = self.consider
-        self._store.on_scarce = self.call
+        dispatcher.on_quiet_lane = self.consider
 
     def call(self) -> None:
         """Look now whether there is something to sweep."""

@@ -8,22 +8,17 @@ from pathlib import Path
 import trio
 
 from holdfast.config import Address, Config, build
-from holdfast.core.counters import Counters
 from holdfast.delivery.egress import Guard
-from holdfast.delivery.service import Delivery
 from holdfast.demo.clock import FastClock
 from holdfast.demo.receiver import LOOPBACK
 from holdfast.demo.transports import plain_transport
-from holdfast.events import News
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.sockets import open_tcp_listeners
 from holdfast.http.transport import Resolve
 from holdfast.ingest.handler import Ingest
-from holdfast.operate.actions import Actions
-from holdfast.operate.metrics import Metrics
-from holdfast.operate.queries import Queries
-from holdfast.operate.status import HealthRoutes, StatusListener
-from holdfast.process.lifecycle import Lifecycle, Stage
+from holdfast.operate.status import StatusListener
+from holdfast.process.gateway import Gateway
+from holdfast.process.lifecycle import Stage
 from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
@@ -42,24 +37,17 @@ def demo_config(folder: Path) -> Config:
     )
 
 
-class Gateway:
+class DemoGateway(Gateway):
+    """A gateway with an ingest and a status listener, and without signals, control socket and log."""
+
     def __init__(self, config: Config, engine: LmdbEngine, clock: FastClock, resolve: Resolve) -> None:
         run = clock.now()
-        chance = secrets.SystemRandom().random
-        self.config = config
-        self.clock = clock
-        self.counters = Counters()
-        self.news = News(clock)
-        self.ledger = Ledger(engine, config.store_rules(run), clock, RandomBits())
+        ledger = Ledger(engine, config.store_rules(run), clock, RandomBits())
+        limits = {"max_answer": config.delivery.max_answer, "max_idle": config.delivery.per_host}
+        self._transport = plain_transport(resolve, **limits)
+        super().__init__(config, ledger, self._transport, clock, secrets.SystemRandom().random, run)
+        self._ledger = ledger
         self._guard = Guard(config.egress)
-        limits = config.delivery
-        self._transport = plain_transport(resolve, max_answer=limits.max_answer, max_idle=limits.per_host)
-        self._delivery = Delivery(config, self.ledger, self._transport, clock, chance, run, self.news, self.counters)
-        self.dispatcher = self._delivery.dispatcher
-        self._lifecycle = Lifecycle(self.ledger, self.counters, run)
-        rules = config.circuit, config.retry
-        self.queries = Queries(self.ledger, self.dispatcher, self._lifecycle, clock, self.news, *rules)
-        self.actions = Actions(self.queries, self.dispatcher, self.ledger, clock, self.counters, self.news)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -70,12 +58,12 @@ class Gateway:
             operators.start_soon(self.news.run)
             await operators.start(self._status_server().serve, status)
             async with trio.open_nursery() as store:
-                self.ledger.open()
-                await store.start(self.ledger.run)
+                self._ledger.open()
+                await store.start(self._ledger.run)
                 async with trio.open_nursery() as delivery:
-                    await delivery.start(self._delivery.run)
+                    await delivery.start(self.delivery.run)
                     await delivery.start(self._ingest_server().serve, ingest)
-                    self._lifecycle.stage = Stage.READY
+                    self.lifecycle.stage = Stage.READY
                     yield
                     delivery.cancel_scope.cancel()
                 store.cancel_scope.cancel()
@@ -84,9 +72,8 @@ class Gateway:
 
     def _status_server(self) -> Server:
         # Nobody scrapes a demo for its connections.
-        told = (self.queries, self.ledger, self.dispatcher, self._lifecycle, self.clock)
-        metrics = Metrics(*told, dict, self.config.store.path)
-        listener = StatusListener(self.queries, HealthRoutes(self.queries, metrics), frozenset({"localhost", LOOPBACK}))
+        probes = self.probes(dict, self.config.store.path)
+        listener = StatusListener(self.queries, probes, frozenset({"localhost", LOOPBACK}))
         return Server(listener, LOCAL_LIMITS, gate=listener.gate)
 
     def _ingest_server(self) -> Server:
@@ -94,7 +81,7 @@ class Gateway:
             self.counters.refused[slug] += 1
 
         judge = self._guard.judge_literal
-        handler = Ingest(self.config, self.ledger, self.clock, judge, refused, listening=self.ingest)
+        handler = Ingest(self.config, self._ledger, self.clock, judge, refused, listening=self.ingest)
         return Server(handler, LOCAL_LIMITS, gate=handler.gate)
 
 

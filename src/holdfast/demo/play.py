@@ -11,7 +11,7 @@ import trio
 from holdfast.clock import BootClock
 from holdfast.config import Config
 from holdfast.demo.clock import FastClock
-from holdfast.demo.gateway import Gateway, demo_config
+from holdfast.demo.gateway import DemoGateway, demo_config
 from holdfast.demo.promise import PromiseBroken
 from holdfast.demo.receiver import Names, Receiver
 from holdfast.demo.sender import Sender
@@ -67,7 +67,7 @@ class Play:
     async def _perform(self) -> None:
         shop, crm = Receiver("shop.example"), Receiver("crm.example")
         clock = FastClock(BootClock())
-        gateway = Gateway(self._config, self._engine, clock, Names(shop, crm).resolve)
+        gateway = DemoGateway(self._config, self._engine, clock, Names(shop, crm).resolve)
         async with trio.open_nursery() as nursery:
             for receiver in (shop, crm):
                 await nursery.start(receiver.run)

@@ -8,7 +8,7 @@ from typing import Protocol
 import trio
 
 from holdfast.demo.clock import FastClock
-from holdfast.demo.gateway import Gateway
+from holdfast.demo.gateway import DemoGateway
 from holdfast.demo.promise import PromiseBroken, promise
 from holdfast.demo.sender import Sender
 from holdfast.events import Event
@@ -38,7 +38,7 @@ class Teller(Protocol):
 
 
 class Stage:
-    def __init__(self, gateway: Gateway, clock: FastClock, sender: Sender, teller: Teller) -> None:
+    def __init__(self, gateway: DemoGateway, clock: FastClock, sender: Sender, teller: Teller) -> None:
         self.gateway = gateway
         self.clock = clock
         self.sender = sender

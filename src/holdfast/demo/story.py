@@ -224,7 +224,7 @@ class Story:
         stage, counters = self._stage, self._stage.gateway.counters
         await stage.gateway.dispatcher.wait_quiet()
         await stage.hear_out(counters.delivered)
-        store = await stage.gateway.ledger.statistics()
+        store = await stage.gateway.store.statistics()
         promise(store.waiting == store.dead == 0, "nothing left waiting or dead", store)
         lost = set(stage.sender.sent) - self._crm.taken - self._shop.taken
         promise(not lost, "every accepted webhook at its receiver", lost)

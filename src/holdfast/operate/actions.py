@@ -70,14 +70,11 @@ class Actions:
         self._refuse_in_flight(id, text)
         result = Retried.DUE
         if not self._deliveries.is_queued(id, lane):
-            result = await self._store.perform(RetryNow(id, self._clock.now()))
+            result = await self._store.perform(RetryNow(id, self._clock.now(), lane, host))
         if result is Retried.DELIVERED:
             raise problem(409, "delivered", f"{text} was delivered; only what waits or is dead can be retried.")
         if result is Retried.REPLAYED:
             self._counters.replayed += 1
-            self._deliveries.slow_start(lane, host)
-        else:
-            self._deliveries.revive(lane, host)
         return {"result": result, "message": await self._queries.message(text, masked=False)}
 
     async def drop(self, text: str) -> dict[str, Any]:
@@ -130,16 +127,10 @@ class Actions:
             swept: Swept = await self._store.perform(ReplayDead(select, self._clock.now(), step))
             replayed += swept.count
             self._counters.replayed += swept.count
-            self._approach(swept.lanes)
             if swept.after is None or replayed == limit:
                 self._news.tell(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
                 return replayed
             select = _go_on(select, swept.after)
-
-    def _approach(self, lanes: Mapping[str, str]) -> None:
-        """Messages of these lanes were replayed, to these hosts."""
-        for lane, host in lanes.items():
-            self._deliveries.slow_start(lane, host)
 
     async def dead_filter(self, body: Mapping[str, Any]) -> DeadFilter:
         refuse_unknown(body, "host", "since", "until", "reason", "limit")
@@ -167,7 +158,6 @@ class Actions:
 
     def _dropped(self, swept: Swept) -> None:
         self._counters.dropped += swept.count
-        self._deliveries.withdraw(frozenset(swept.ids), swept.lanes)
         if swept.count:
             some = [id_text(id) for id in swept.ids[:10]]
             self._news.tell(logging.WARNING, "messages_dropped", count=swept.count, messages=some)

@@ -32,9 +32,6 @@ CARRIED_OUT = ("unfreeze", "freeze", "probe", "retry", "drop", "drop_messages")
 class Owners(Protocol):
     """The replicas, as far as operators are concerned."""
 
-    on_request: Callable[[bytes], Awaitable[bytes]]
-    """Carries out what another replica asks."""
-
     def owns(self, host: str) -> bool: ...
 
     def owner_of(self, host: str) -> int | None: ...
@@ -53,11 +50,9 @@ class Owners(Protocol):
 class ForwardingActions(Actions):
     """Actions of a replica that shares its store."""
 
-    owners: Owners
-
-    def share(self, owners: Owners) -> None:
+    def __init__(self, owners: Owners, *parts: Any) -> None:
+        super().__init__(*parts)
         self.owners = owners
-        owners.on_request = self._serve
 
     async def unfreeze(self, name: str, *, replay_dead: bool) -> dict[str, Any]:
         record = (await self._queries.find_circuit(name)).record
@@ -92,9 +87,6 @@ class ForwardingActions(Actions):
             answer = await self._ask(owner, "drop_messages", body={**body, **left})
             total = {"dropped": total["dropped"] + answer["dropped"], "done": total["done"] and answer["done"]}
         return total
-
-    def _approach(self, lanes: Mapping[str, str]) -> None:
-        """What is replayed arrives at its owner, who knows it for a replay."""
 
     async def _at(self, host: str, action: str, **arguments: Any) -> dict[str, Any]:
         """A host that just goes from one owner to the next is waited for: nothing was done yet."""
@@ -132,7 +124,8 @@ class ForwardingActions(Actions):
             raise _problem(**answer["problem"])
         return dict(answer["result"])
 
-    async def _serve(self, request: bytes) -> bytes:
+    async def serve(self, request: bytes) -> bytes:
+        """Carry out what another replica asks. Returns the answer."""
         asked = json.loads(request)
         action = asked["action"]
         try:

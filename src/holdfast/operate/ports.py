@@ -1,6 +1,6 @@
 """What operate needs of delivery and of the process. The composition root hands over who fulfils it."""
 
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container
 from typing import Protocol
 
 from holdfast.core.circuit import Change
@@ -38,15 +38,6 @@ class Deliveries(Protocol):
     async def freeze(self, key: str, host: str) -> Change | None: ...
 
     async def probe(self, key: str, host: str) -> bool: ...
-
-    def slow_start(self, key: str, host: str) -> None:
-        """Messages of this lane were replayed: read it again, and approach its host carefully."""
-
-    def revive(self, key: str, host: str | None = None) -> object:
-        """Something of this lane changed on disk: read it again."""
-
-    def withdraw(self, ids: Container[MessageId], lanes: Mapping[str, str]) -> None:
-        """Messages were dropped: what is in memory of them is not sent any more."""
 
 
 class Spooled(Protocol):

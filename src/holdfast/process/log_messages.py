@@ -26,7 +26,6 @@ from holdfast.process.log import event
 from holdfast.process.stores import Opened
 from holdfast.store.embedded.spool import Spool
 from holdfast.store.port import Store
-from holdfast.store.transfer import Moved
 
 HOSTS_REPORTED = 20
 REASONS_REPORTED = 5
@@ -116,12 +115,6 @@ def tell_spooling(news: News, found: int) -> None:
         news.tell(logging.WARNING, "spool_found", messages=found)
     else:
         news.tell(logging.WARNING, "spooling_began", detail="webhooks wait on this machine until the database is back")
-
-
-def tell_moved(news: News, moved: Moved) -> None:
-    """All of them are in the database."""
-    count, known, duplicates = moved.count, moved.known, moved.duplicates
-    news.tell(logging.INFO, "spool_moved", messages=count, known=known, duplicates=duplicates)
 
 
 def tell_handed_over(to: Address, handed: HandedOver) -> None:

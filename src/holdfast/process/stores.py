@@ -43,25 +43,11 @@ class Running(Protocol):
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None: ...
 
 
-class Kept(Keeping, Running, Protocol):
-    """What the process asks of a store that it runs. `on_failed` is told when it failed for good."""
-
-    on_group: Callable[[int, float], None]
-    on_failed: Callable[[CommitFailed], None]
+class OpenStore(Store, Keeping, Running, Protocol):
+    """A store that this process runs."""
 
 
-class KeptStore(Store, Kept, Protocol):
-    pass
-
-
-class KeptSharedStore(SharedStore, Owners, Kept, Protocol):
-    """`on_away` is told when the database went away, and why; by None when it is back. `on_jump` is told by how many
-    milliseconds its clock has jumped ahead.
-    """
-
-    on_away: Callable[[StoreUnreachable | None], None]
-    on_jump: Callable[[int], None]
-
+class OpenSharedStore(SharedStore, Owners, Keeping, Running, Protocol):
     def end_by(self, moment: float) -> None:
         """Wait for nothing after this moment, by trio's time."""
 
@@ -78,20 +64,16 @@ class Opened:
     one, `spool` what stands before it if anything does, and `role` what this replica does.
     """
 
-    store: KeptStore
+    store: OpenStore
     clock: BootClock
     run: int
     place: str
     close: Callable[[], None]
     ledger: Ledger | None = None
     volume: Path | None = None
-    shared: KeptSharedStore | None = None
+    shared: OpenSharedStore | None = None
     spool: Spool | None = None
     role: Role | None = None
-
-    @property
-    def running(self) -> list[Running]:
-        return [self.store] if self.spool is None else [self.store, self.spool]
 
 
 def open_store(config: Config, role: Role) -> Opened:
@@ -129,9 +111,16 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
         clock.follow(prepare_database(url.whole))
     run = clock.now()
     rules = config.store_rules(run)
-    store = PostgresStore(url.whole, rules, clock, RandomBits(), max_size=config.store.max_size, delivers=role.delivers)
+    store = PostgresStore(
+        url.whole,
+        rules,
+        clock,
+        RandomBits(),
+        max_size=config.store.max_size,
+        delivers=role.delivers,
+        follow_time=clock.follow,
+    )
     undo.callback(store.close)
-    store.on_time = clock.follow
     spool = None if engine is None else _spool(store, engine, rules, clock)
     return Opened(store, clock, run, str(url), undo.pop_all().close, shared=store, spool=spool, role=role)
 

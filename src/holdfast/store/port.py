@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
+from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.lane import Heads, Lane
 from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, MessageState, Place
 from holdfast.core.schedule import Dead, RetryAt
@@ -211,10 +212,12 @@ class Retried(StrEnum):
 
 @dataclass(slots=True)
 class RetryNow(Operation):
-    """A waiting message is due now; a dead one starts a new life. Result: Retried."""
+    """A waiting message is due now; a dead one starts a new life. `lane` and `host` are its own. Result: Retried."""
 
     id: MessageId
     now: int
+    lane: str
+    host: str
 
 
 @dataclass(slots=True)
@@ -388,20 +391,98 @@ class Acceptance(Protocol):
     def submit(self, operation: Accept) -> None: ...
 
 
+class LaneChange(NamedTuple):
+    """One lane changed by an operator: `removed` messages are gone, `replayed` ones start again."""
+
+    lane: str
+    host: str
+    removed: Container[MessageId] = ()
+    replayed: bool = False
+
+
+class Commit(NamedTuple):
+    """One group that is on disk. `done` of each of its operations was called before this is reported.
+
+    `accepted` are its new messages. `arrived` are the messages that this process delivers, in order: an ACTIVE one is
+    in no queue and may start at once, any other waits in its lane's queue. `changed` are lanes that delivery must read
+    again. `earliest_wake` is when the first of the lanes that the group touched needs attention.
+    """
+
+    operations: int
+    seconds: float
+    accepted: Sequence[Message] = ()
+    arrived: Sequence[Entry] = ()
+    changed: Sequence[LaneChange] = ()
+    earliest_wake: int = NO_LIMIT
+    is_scarce: bool = False
+
+
+def lane_changes(operation: Operation, result: Any) -> list[LaneChange]:
+    """The lanes that delivery has to read again after an operator's operation."""
+    if isinstance(operation, RetryNow):
+        if result in (Retried.DUE, Retried.REPLAYED):
+            return [LaneChange(operation.lane, operation.host, replayed=result is Retried.REPLAYED)]
+    elif isinstance(result, Swept):
+        if isinstance(operation, ReplayDead):
+            return [LaneChange(lane, host, replayed=True) for lane, host in result.lanes.items()]
+        removed = frozenset(result.ids)
+        return [LaneChange(lane, host, removed) for lane, host in result.lanes.items()]
+    return []
+
+
+class StoreListener:
+    """Hears what happens in a store, on the loop. By default it ignores everything."""
+
+    def committed(self, commit: Commit) -> None:
+        """A group is on disk."""
+
+    def record_unreadable(self, table: str, key: str, fault: str) -> None:
+        """A record can't be read and is skipped; `key` is in hex. Called once for each record."""
+
+    def store_failed(self, error: CommitFailed) -> None:
+        """A commit failed. The store writes nothing more."""
+
+    # -- a store that replicas share -----------------------------------------------------------------------------------
+
+    def lease_renewed(self, begins_until: int, run: int) -> None:
+        """Attempts may begin until `begins_until`, by the clock's `uptime`; the fleet delivers since `run`."""
+
+    def hosts_gained(self, is_gained: Callable[[str], bool]) -> None:
+        """This replica owns more hosts. What it knew of them is out of date."""
+
+    def hosts_leaving(self) -> Collection[str]:
+        """Hosts go to another replica: nothing more begins for them here. Returns those with something in memory or
+        not written yet; the listener calls the store's `left` when one of them is done.
+        """
+        return ()
+
+    def ownership_lost(self) -> None:
+        """The lease ended: others own every host, and nothing in memory is valid."""
+
+    def store_reconnected(self) -> None:
+        """The database was unreachable for longer than a lease and is back, or its clock has jumped."""
+
+    def store_reachable(self, problem: StoreUnreachable | None) -> None:
+        """The database became unreachable, for this reason; or reachable again (None)."""
+
+    def clock_jumped(self, ahead: int) -> None:
+        """The database's clock jumped ahead by this many milliseconds."""
+
+    async def requested(self, request: bytes) -> bytes:
+        """Another replica asks for an operator's action. Returns the answer."""
+        raise NotImplementedError
+
+    def spool_filled(self, found: int) -> None:
+        """Messages wait in the spool; `found` of them since an earlier run."""
+
+    def spool_emptied(self, messages: int, known: int, duplicates: int) -> None:
+        """All messages of the spool are in the database; `known` were there already, `duplicates` have a used key."""
+
+
 class Store(Acceptance, Protocol):
     """Durable state. `submit` may be called from the loop only; what it hands over is committed in that order."""
 
-    on_accepted: Callable[[Message, bool], None]
-    """Told of each message once it is on disk, and whether it is active. A hint: it may get lost without harm."""
-
-    on_commit: Callable[[int], None]
-    """Told after each group, and when the earliest lane that it touched needs attention."""
-
-    on_scarce: Callable[[], None]
-    """Told after a commit that left little room."""
-
-    on_broken: Callable[[str, str, str], None]
-    """Told once of each record that can't be read and was left out: its table, its key in hex, and what is wrong."""
+    listener: StoreListener
 
     def submit(self, operation: Operation) -> None: ...
 
@@ -454,31 +535,6 @@ class SharedStore(Store, Protocol):
     """A store that replicas share. Each host has one owner among them, which alone delivers to it and writes what
     follows from that; any replica accepts. What is read and what the agenda names are the owner's own lanes.
     """
-
-    on_accepted_elsewhere: Callable[[Message], None]
-    """Told of each message that was accepted here for a host of another replica's."""
-
-    on_arrived: Callable[[Entry], None]
-    """Told of each message for a host of this replica's that was accepted elsewhere, replayed or moved here: active."""
-
-    on_lease: Callable[[int, int], None]
-    """Told with each renewal until when attempts may begin, by the clock's `uptime`, and when the fleet began to
-    deliver.
-    """
-
-    on_gained: Callable[[Callable[[str], bool]], None]
-    """Told when hosts came to this replica, with which: nothing that was known of them holds."""
-
-    on_letting_go: Callable[[], Collection[str]]
-    """Asked to begin nothing more for hosts that leave. Returns those of which something is in memory or unwritten:
-    `left` is called when something of them has ended.
-    """
-
-    on_lost: Callable[[], None]
-    """Told when this replica was declared dead: nothing in memory is its own any more."""
-
-    on_back: Callable[[], None]
-    """Told when the store is back that was unreachable for longer than a lease, and when its clock has jumped."""
 
     def owns(self, host: str) -> bool:
         """Whether this replica delivers to a host."""

@@ -1,6 +1,6 @@
 """How owners are notified of messages, and what a replica hears between two beats, here an hour apart."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from secrets import randbits
 
@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from holdfast.clock import TrioClock
-from holdfast.core.message import Message, MessageId
-from holdfast.store.port import Accept
+from holdfast.core.message import Entry, Message, MessageId
+from holdfast.store.port import Accept, Commit, StoreListener
 from holdfast.store.postgres.arrivals import HELD_AT_MOST, HELD_FOR_EACH, Hints
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import HOST, HOUR, NOW, RULES
@@ -35,13 +35,22 @@ async def a_replica(url: str, *, delivers: bool, notifies: bool = True) -> Async
         running.cancel_scope.cancel()
 
 
+class Arrivals(StoreListener):
+    def __init__(self, arrived: Callable[[Entry], object]) -> None:
+        self._arrived = arrived
+
+    def committed(self, commit: Commit) -> None:
+        for entry in commit.arrived:
+            self._arrived(entry)
+
+
 @asynccontextmanager
 async def owner_and_other(url: str) -> AsyncIterator[tuple[trio.MemoryReceiveChannel[MessageId], PostgresStore]]:
     """What the owner of all hosts hears of, and a replica that owns none."""
     arrivals, arrived = trio.open_memory_channel[MessageId](10)
     with trio.fail_after(PATIENCE):
         async with a_replica(url, delivers=True) as owner, a_replica(url, delivers=False) as other:
-            owner.on_arrived = lambda entry: arrivals.send_nowait(entry.message.id)
+            owner.listener = Arrivals(lambda entry: arrivals.send_nowait(entry.message.id))
             assert owner.owns(HOST)
             yield arrived, other
 
@@ -82,8 +91,7 @@ async def test_its_own_message_waits_for_one_that_nobody_told_it_of_and_is_not_r
             a_replica(database, delivers=True) as owner,
             a_replica(database, delivers=False, notifies=False) as other,
         ):
-            owner.on_arrived = lambda entry: heard.append(entry.message)
-            owner.on_accepted = lambda message, active: heard.append(message)
+            owner.listener = Arrivals(lambda entry: heard.append(entry.message))
             first, own = await accept_one(other), await accept_one(owner)
             while len(heard) < 2:
                 await trio.sleep(0.01)

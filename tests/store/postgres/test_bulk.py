@@ -187,7 +187,7 @@ async def test_a_retry_in_a_frozen_circuit_lets_it_expire_sooner(store: Replica)
     entry = await wait(store, delay=HOUR)
     await save(store, frozen())
     assert (await store.agenda(0, 1, ())).next == NOW + HOUR + EXPIRE_AFTER
-    await store.perform(RetryNow(entry.message.id, NOW))
+    await store.perform(RetryNow(entry.message.id, NOW, entry.message.lane, entry.message.host))
     assert (await store.agenda(0, 1, ())).next == NOW + EXPIRE_AFTER
 
 
@@ -247,8 +247,6 @@ async def test_what_arrived_and_is_due_later_is_told_as_a_retry(store: Replica) 
 
 
 async def test_records_that_can_not_be_read_are_told_of_once(database: str, store: Replica) -> None:
-    told: list[tuple[str, str]] = []
-    store.on_broken = lambda table, key, what: told.append((table, key))
     entries = [await wait(store) for _ in range(2)]
     execute(database, "UPDATE messages SET record = 'garbage' WHERE id = %s", entries[0].message.id)
     execute(database, "UPDATE lanes SET record = 'garbage'")
@@ -256,7 +254,7 @@ async def test_records_that_can_not_be_read_are_told_of_once(database: str, stor
         page, _ = await store.stories(None, None, None, 10)
         assert [story.message.id for story in page] == [entries[1].message.id]
         assert await store.circuits(None, None, 10) == ([], None)
-    assert told == [("messages", entries[0].message.id.hex()), ("lanes", HOST.encode().hex())]
+    assert store.recorder.unreadable == [("messages", entries[0].message.id.hex()), ("lanes", HOST.encode().hex())]
 
 
 async def test_a_page_of_stories_without_larger_bodies_and_one_with_its_own(store: Replica) -> None:

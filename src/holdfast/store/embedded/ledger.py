@@ -20,7 +20,7 @@ import trio
 
 from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, CorruptRecord, StoreError, StoreFull, StoreUnusable
-from holdfast.core.message import Message, MessageId, next_id
+from holdfast.core.message import Entry, Message, MessageId, Place, Standing, next_id
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.batching import Waiter, group_size
 from holdfast.store.embedded import reads
@@ -28,13 +28,18 @@ from holdfast.store.embedded.group import Group
 from holdfast.store.embedded.queries import Asking
 from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
 from holdfast.store.embedded.writer import Writer, prepare
-from holdfast.store.embedded.writer_thread import Commit, GroupLimit, Turn, WriterThread
+from holdfast.store.embedded.writer_thread import CommitGroup, GroupLimit, Turn, WriterThread
 from holdfast.store.port import (
     Accept,
     Accepted,
+    Commit,
     Hearing,
+    LaneChange,
     Operation,
+    Retried,
     Shelve,
+    Swept,
+    lane_changes,
 )
 from holdfast.store.records import decode_latest
 
@@ -50,8 +55,7 @@ _logger = logging.getLogger("holdfast.store")
 class Ledger(Asking):
     """A store on one engine. `run` is its writer; `open` has to come before it.
 
-    `on_group` is told of each group that is on disk: how many operations it had, and the seconds that it took.
-    `on_failed` is told of the commit that failed, once. Where another process mints, `last_id` is set to its last one.
+    Where another process mints, `last_id` is set to its last one.
     """
 
     away = False
@@ -72,11 +76,6 @@ class Ledger(Asking):
         self._wake = trio.Event()
         self._group_began = 0.0
         self.last_id = bytes(16)
-        self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
-        self.on_commit: Callable[[int], None] = lambda earliest_wake: None
-        self.on_scarce: Callable[[], None] = lambda: None
-        self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
-        self.on_failed: Callable[[CommitFailed], None] = lambda error: None
         self._met: list[Fault] = []
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
@@ -139,7 +138,7 @@ class Ledger(Asking):
         finally:
             thread.end()
 
-    async def _run(self, commit: Commit, task_status: trio.TaskStatus[None]) -> None:
+    async def _run(self, commit: CommitGroup, task_status: trio.TaskStatus[None]) -> None:
         try:
             try:
                 while not await self._shelve_active(commit):
@@ -156,7 +155,7 @@ class Ledger(Asking):
             if self.failed is None:
                 await self._finish(commit)
 
-    async def _finish(self, commit: Commit) -> None:
+    async def _finish(self, commit: CommitGroup) -> None:
         """Outcomes that don't fit are lost here: their messages are sent again after the next start."""
         try:
             with trio.CancelScope(shield=True):
@@ -168,7 +167,7 @@ class Ledger(Asking):
         except (CommitFailed, StoreUnusable) as error:
             self._give_up(error)
 
-    async def _shelve_active(self, commit: Commit) -> bool:
+    async def _shelve_active(self, commit: CommitGroup) -> bool:
         """Returns whether there was room for it."""
         batch = START_BATCH
         while True:
@@ -181,7 +180,7 @@ class Ledger(Asking):
                     return False
                 batch //= 2
 
-    async def _commit_pending(self, commit: Commit) -> bool:
+    async def _commit_pending(self, commit: CommitGroup) -> bool:
         """The next group. Returns False if there is no room even for the first operation of those that wait."""
         size = group_size(self._pending, self._group_limit.operations)
         operations, self._pending = self._pending[:size], self._pending[size:]
@@ -207,11 +206,7 @@ class Ledger(Asking):
             return len(operations) > 1
         self._stuck = False
         self._group_limit.fitted()
-        self.on_group(len(operations), trio.current_time() - self._group_began)
-        self._tell(operations, results)
-        self.on_commit(self._writer.earliest_wake)
-        if self._writer.room.scarce or self._cramped:
-            self.on_scarce()
+        self._report(operations, results, trio.current_time() - self._group_began)
         return True
 
     async def _wait_for_room(self) -> None:
@@ -226,25 +221,41 @@ class Ledger(Asking):
         full = StoreFull("no room is left in the store, or on its volume")
         accepts = [operation for operation in self._pending if isinstance(operation, Accept)]
         self._pending = [operation for operation in self._pending if not isinstance(operation, Accept)]
-        self._tell(accepts, [full] * len(accepts))
+        for accept in accepts:
+            if accept.done is not None:
+                accept.done(full)
 
     def _prepare(self, operations: Sequence[Operation]) -> Group:
         return prepare(operations, self._rules, self._clock.now(), self.last_id)
 
-    def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+    def _report(self, operations: Sequence[Operation], results: Sequence[Any], seconds: float) -> None:
+        """Answer whoever waits for an operation, then report the group."""
         self._tell_faults(self._met)
+        accepted: list[Message] = []
+        arrived: list[Entry] = []
+        changed: list[LaneChange] = []
         for operation, result in zip(operations, results, strict=True):
             if type(result) is Accepted and isinstance(operation, Accept):
-                self.on_accepted(operation.message, result.active)
+                message = operation.message
+                accepted.append(message)
+                standing = Standing.ACTIVE if result.active else Standing.WAITING
+                arrived.append(Entry(message, Place(standing, message.born)))
+            elif type(result) is Swept or type(result) is Retried:
+                changed += lane_changes(operation, result)
             if operation.done is not None:
                 operation.done(result)
+        writer = self._writer
+        is_scarce = writer.room.scarce or self._cramped
+        self.listener.committed(
+            Commit(len(operations), seconds, accepted, arrived, changed, writer.earliest_wake, is_scarce)
+        )
 
     def _give_up(self, error: StoreError) -> None:
         """For good: a commit failed, or what is on disk can't be read."""
         if self.failed is None:
             self.failed = error if isinstance(error, CommitFailed) else CommitFailed(str(error))
             self.broken.set()
-            self.on_failed(self.failed)
+            self.listener.store_failed(self.failed)
         doomed, self._pending = self._pending, []
         for operation in doomed:
             if isinstance(operation.done, Hearing):

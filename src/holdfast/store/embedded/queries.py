@@ -25,6 +25,7 @@ from holdfast.store.port import (
     CircuitView,
     DeadFilter,
     Finished,
+    StoreListener,
     StoreRoom,
     StoreStatistics,
     Story,
@@ -43,13 +44,13 @@ Result = TypeVar("Result")
 
 
 class Asking(ABC):
-    """The reading half of the ledger. `on_broken` is told of each record that can't be read."""
+    """The reading half of the ledger."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._readers = trio.CapacityLimiter(READERS)
         self._faults: set[tuple[Table, bytes]] = set()
-        self.on_broken: Callable[[str, str, str], None] = lambda table, key, what: None
+        self.listener = StoreListener()
 
     @property
     @abstractmethod
@@ -135,7 +136,7 @@ class Asking(ABC):
         for table, key, what in faults:
             if (table, key) not in self._faults and len(self._faults) < FAULTS_TOLD:
                 self._faults.add((table, key))
-                self.on_broken(table.name.lower(), key.hex(), what)
+                self.listener.record_unreadable(table.name.lower(), key.hex(), what)
 
 
 def _survey(transaction: Transaction, asks: Sequence[Ask]) -> list[View]:

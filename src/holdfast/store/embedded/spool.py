@@ -14,17 +14,28 @@ age of a message that was never tried counts from when it is moved, and it is he
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import trio
 
 from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, StoreUnreachable
-from holdfast.core.message import Message, MessageId
+from holdfast.core.message import MessageId
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.port import Accept, Acceptance, Accepted, Done, Forget, Hearing, Purge, Shelve
+from holdfast.store.port import (
+    Accept,
+    Acceptance,
+    Accepted,
+    Commit,
+    Done,
+    Forget,
+    Hearing,
+    Purge,
+    Shelve,
+    StoreListener,
+)
 from holdfast.store.transfer import PAGE, Moved, Mover, Moving, TakeIn
 
 LITTLE = 2 * PAGE
@@ -45,12 +56,24 @@ class Database(Acceptance, Protocol):
     def take_in(self) -> TakeIn: ...
 
 
-class Spool:
-    """An Acceptance in front of a database. Nobody else writes to its `ledger`.
+class _LedgerListener(StoreListener):
+    """Passes on what the spool's own store reports. Nothing is delivered from it."""
 
-    `on_accepted` is told of each message that is put here; `on_began` when it is no longer empty, and how many were
-    found at a start; `on_moved` when it is empty again.
-    """
+    def __init__(self, spool: "Spool") -> None:
+        self._spool = spool
+
+    def committed(self, commit: Commit) -> None:
+        self._spool.listener.committed(Commit(0, 0.0, commit.accepted))
+
+    def record_unreadable(self, table: str, key: str, fault: str) -> None:
+        self._spool.listener.record_unreadable(table, key, fault)
+
+    def store_failed(self, error: CommitFailed) -> None:
+        self._spool.listener.store_failed(error)
+
+
+class Spool:
+    """An Acceptance in front of a database. Nobody else writes to its `ledger`."""
 
     def __init__(self, database: Database, ledger: Ledger, rules: StoreRules, clock: Clock) -> None:
         self._database = database
@@ -66,10 +89,8 @@ class Spool:
         self._emptied.set()
         self.since: int | None = None
         """When what is here began to come; None while nothing is."""
-        self.on_accepted: Callable[[Message], None] = lambda message: None
-        self.on_began: Callable[[int], None] = lambda found: None
-        self.on_moved: Callable[[Moved], None] = lambda moved: None
-        ledger.on_accepted = lambda message, active: self.on_accepted(message)
+        self.listener = StoreListener()
+        ledger.listener = _LedgerListener(self)
 
     @property
     def count(self) -> int:
@@ -139,7 +160,7 @@ class Spool:
         self.since = since
         self._emptied = trio.Event()
         self._filled.set()
-        self.on_began(found)
+        self.listener.spool_filled(found)
 
     def is_not_here(self, host: str) -> None:
         """One has gone, or was not taken."""
@@ -206,7 +227,7 @@ class Spool:
         self._filled, self.since = trio.Event(), None
         self._emptied.set()
         self._tidy()
-        self.on_moved(moved)
+        self.listener.spool_emptied(moved.count, moved.known, moved.duplicates)
 
     async def _take_in(self, page: Sequence[Moving]) -> list[Any]:
         now = self._clock.now()

@@ -22,7 +22,7 @@ PUTS_TO_SYNC = 4
 """Putting a group takes at most this part of the time that the last fsync took, or GROUP_LIMIT operations."""
 
 Results = list[Any] | None
-Commit = Callable[[Group], Awaitable[Results]]
+CommitGroup = Callable[[Group], Awaitable[Results]]
 
 
 class Turn:

@@ -26,6 +26,7 @@ from holdfast.store.offline.export import export_lines
 from holdfast.store.offline.fsck import check
 from holdfast.store.offline.repair import Repair
 from holdfast.store.offline.restore import Import
+from holdfast.store.port import StoreListener
 from holdfast.store.transfer import Moved
 
 __all__ = [
@@ -89,12 +90,22 @@ class OfflineStore:
 
         ledger = Ledger(self._engine, self._rules, BootClock(last_time(self._engine)), lambda bits: 0)
         ledger.open()
-        ledger.on_broken = on_broken
+        ledger.listener = _Unreadable(on_broken)
         empty(ledger, self._rules, url, moved, on_page)
 
     def compact(self) -> tuple[int, int]:
         """Rewrite the data file without free pages. Returns its size before and after."""
         return self._engine.compact()
+
+
+class _Unreadable(StoreListener):
+    """Passes on records that can't be read."""
+
+    def __init__(self, on_broken: Callable[[str, str, str], None]) -> None:
+        self._on_broken = on_broken
+
+    def record_unreadable(self, table: str, key: str, fault: str) -> None:
+        self._on_broken(table, key, fault)
 
 
 def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool = False) -> OfflineStore:

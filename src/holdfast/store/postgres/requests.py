@@ -36,14 +36,16 @@ class Asked(NamedTuple):
 class Requests:
     """Both sides of it for one replica. `number` is the one that it is registered by, 0 while it is not."""
 
-    def __init__(self, client: Client, random_bits: Callable[[int], int], number: Callable[[], int]) -> None:
+    def __init__(
+        self, client: Client, random_bits: Callable[[int], int], number: Callable[[], int], carry_out: CarryOut
+    ) -> None:
         self._client = client
         self._random_bits = random_bits
         self._number = number
         self._answers: dict[bytes, trio.Event | bytes] = {}
         self._under_way: set[bytes] = set()
         self._called = trio.Event()
-        self.carry_out: CarryOut = _refuse
+        self._act = carry_out
 
     def look(self) -> None:
         """Something was asked of this replica, or answered."""
@@ -89,7 +91,7 @@ class Requests:
                             nursery.start_soon(self._carry_out, request)
 
     async def _carry_out(self, request: Asked) -> None:
-        done = await self.carry_out(request.request)
+        done = await self._act(request.request)
         with suppress(StoreUnreachable):
             await self._run(partial(answer, request=request, answer=done))
         self._under_way.discard(request.id)
@@ -103,10 +105,6 @@ class Requests:
 
     async def _run(self, work: Work[Result]) -> Result:
         return await self._client.run(work, within=STORED_WITHIN)
-
-
-async def _refuse(request: bytes) -> bytes:
-    raise NotImplementedError
 
 
 def ask(connection: Connection, id: bytes, asked_by: int, owner: int, request: bytes) -> None:

@@ -20,7 +20,7 @@ import trio
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, Fenced, RowsLocked, StoreError, StoreUnreachable
-from holdfast.core.message import Entry, Message, MessageId, MessageState, Standing, next_id
+from holdfast.core.message import Entry, Message, MessageId, MessageState, Place, Standing, next_id
 from holdfast.core.ownership import LEASE, RENEW_EVERY, SHARDS, shard_of
 from holdfast.core.store_rules import WATERMARK, StoreRules
 from holdfast.store.batching import Waiter, group_size
@@ -34,18 +34,22 @@ from holdfast.store.port import (
     Agenda,
     Ask,
     CircuitView,
+    Commit,
     DeadFilter,
     Finished,
     Hearing,
+    LaneChange,
     Operation,
     ReplayDead,
     Retried,
     RetryNow,
+    StoreListener,
     StoreRoom,
     StoreStatistics,
     Story,
     Swept,
     View,
+    lane_changes,
 )
 from holdfast.store.postgres import accept, arrivals, outcomes, queries, reads, rows, schema, transfer
 from holdfast.store.postgres.changes import WORKED_WITHIN, Change, group_size_of, is_urgent, left_by
@@ -54,7 +58,7 @@ from holdfast.store.postgres.connection import Connection, Work, reading
 from holdfast.store.postgres.membership import Member
 from holdfast.store.postgres.ownership import Release, Renewal
 from holdfast.store.postgres.queries import Faults
-from holdfast.store.postgres.requests import ANSWER, REQUEST, CarryOut, Requests
+from holdfast.store.postgres.requests import ANSWER, REQUEST, Requests
 from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.write_queue import TRY_AGAIN_AFTER, WriteQueue
 from holdfast.store.transfer import Moving
@@ -93,12 +97,14 @@ class PostgresStore:
         threaded: bool = True,
         lease: int = LEASE,
         renew_every: int = RENEW_EVERY,
+        follow_time: Callable[[int, int | None], int] = lambda time, asked_at: 0,
     ) -> None:
         self.path = schema.shown(url)
         self._rules = rules
         self._clock = clock
         self._random_bits = random_bits
         self._max_size = max_size
+        self._follow_time = follow_time
         name = _own_name()
         self._accepts, self._reads, self._shows, self._moves = (
             Client(url, f"{work} {name}", threaded=threaded) for work in ("accepts", "reads", "status", "moves")
@@ -147,23 +153,10 @@ class PostgresStore:
         self._is_apart = False
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
-        self.on_accepted: Callable[[Message, bool], None] = lambda message, active: None
-        self.on_accepted_elsewhere: Callable[[Message], None] = lambda message: None
-        self.on_arrived: Callable[[Entry], None] = lambda entry: None
-        self.on_commit: Callable[[int], None] = lambda earliest_wake: None
-        self.on_scarce: Callable[[], None] = lambda: None
-        self.on_broken: Callable[[str, str, str], None] = lambda table, key, what: None
-        self.on_group: Callable[[int, float], None] = lambda operations, seconds: None
-        self.on_failed: Callable[[CommitFailed], None] = lambda error: None
-        self.on_away: Callable[[StoreUnreachable | None], None] = lambda reason: None
-        self.on_time: Callable[[int, int | None], int] = lambda time, asked_at: 0
-        self.on_jump: Callable[[int], None] = lambda ahead: None
-        self.on_lease: Callable[[int, int], None] = lambda begins_until, run: None
-        self.on_gained: Callable[[Callable[[str], bool]], None] = lambda has_come: None
-        self.on_letting_go: Callable[[], Collection[str]] = tuple
-        self.on_lost: Callable[[], None] = lambda: None
-        self.on_back: Callable[[], None] = lambda: None
-        self._requests = Requests(self._shows, random_bits, lambda: self._number)
+        self.listener = StoreListener()
+        self._requests = Requests(
+            self._shows, random_bits, lambda: self._number, lambda request: self.listener.requested(request)
+        )
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
@@ -194,7 +187,7 @@ class PostgresStore:
         assert isinstance(error, CommitFailed)
         self.failed = error
         self.broken.set()
-        self.on_failed(error)
+        self.listener.store_failed(error)
         self._accepting.refuse(error)
         self._writing.refuse(error)
 
@@ -231,26 +224,26 @@ class PostgresStore:
         return 0 in self._member.owned
 
     def joined(self, time: int) -> None:
-        self.on_time(time, None)
+        self._follow_time(time, None)
 
     def connected(self, renewal: Renewal, asked_at: int) -> int:
-        jump = self.on_time(renewal.time, asked_at)
+        jump = self._follow_time(renewal.time, asked_at)
         self.away = False
-        self.on_lease(self._member.begins_until, renewal.run)
+        self.listener.lease_renewed(self._member.begins_until, renewal.run)
         if self._trouble:
             self._trouble = ""
-            self.on_away(None)
+            self.listener.store_reachable(None)
         if jump and not self._is_apart:
-            self.on_jump(jump)
+            self.listener.clock_jumped(jump)
         was_cut_off = self._last_contact is None or asked_at - self._last_contact > self._member.lease
         if was_cut_off or self._is_apart != bool(jump):
-            self.on_back()
+            self.listener.store_reconnected()
         self._last_contact, self._is_apart = asked_at, bool(jump)
         return jump
 
     def disconnected(self, error: StoreUnreachable) -> None:
         if not self.away or str(error) != self._trouble:
-            self.on_away(error)
+            self.listener.store_reachable(error)
         self.away, self._trouble = True, str(error)
 
     def abort(self) -> None:
@@ -264,7 +257,7 @@ class PostgresStore:
         self._unsure = ()
         self._overtaken = self._writing.under_way
         self._writing.drop(Fenced())
-        self.on_lost()
+        self.listener.ownership_lost()
 
     async def shelve_arrived(self, shards: Mapping[int, int]) -> None:
         """What can't go there now the beats find; see look."""
@@ -275,7 +268,7 @@ class PostgresStore:
 
     async def gained(self, shards: Collection[int]) -> None:
         """Nobody was told of what has arrived meanwhile."""
-        self.on_gained(lambda host: shard_of(host) in shards)
+        self.listener.hosts_gained(lambda host: shard_of(host) in shards)
         await self._find_arrived(shards, arrivals.SHELVED_AT_ONCE)
 
     def is_leaving(self, host: str) -> bool:
@@ -286,7 +279,7 @@ class PostgresStore:
         self._member.left()
 
     def let_go(self) -> Collection[int]:
-        return {shard_of(host) for host in self.on_letting_go()}
+        return {shard_of(host) for host in self.listener.hosts_leaving()}
 
     async def release(self, shards: Mapping[int, int]) -> None:
         if shards:
@@ -338,17 +331,16 @@ class PostgresStore:
                 continue
             for id, what in found.broken:
                 self._tell_fault("messages", id.hex(), what)
-            for entry in found.entries:
-                if entry.message.id not in left:
-                    self._take(entry)
-            self.on_commit(NEVER)
+            arrived = [entry for entry in found.entries if entry.message.id not in left and self._is_new(entry)]
+            self.listener.committed(Commit(0, 0.0, arrived=arrived))
 
-    def _take(self, entry: Entry) -> None:
-        """To delivery, unless it has it. Whoever a host goes to finds its messages on disk."""
+    def _is_new(self, entry: Entry) -> bool:
+        """Whether delivery takes an arrived message: it has it not yet. A host's next owner finds its own on disk."""
         id, host = entry.message.id, entry.message.host
-        if self.owns(host) and not self.is_leaving(host) and id not in self._arrived:
-            self._arrived.add(entry.message, entry.place.born)
-            self.on_arrived(entry)
+        if not self.owns(host) or self.is_leaving(host) or id in self._arrived:
+            return False
+        self._arrived.add(entry.message, entry.place.born)
+        return True
 
     # -- what operators ask of other replicas ------------------------------------------------------------------------
 
@@ -364,14 +356,6 @@ class PostgresStore:
 
     async def ask(self, owner: int, request: bytes) -> bytes:
         return await self._requests.ask(owner, request)
-
-    @property
-    def on_request(self) -> CarryOut:
-        return self._requests.carry_out
-
-    @on_request.setter
-    def on_request(self, carry_out: CarryOut) -> None:
-        self._requests.carry_out = carry_out
 
     @property
     def _number(self) -> int:
@@ -498,15 +482,19 @@ class PostgresStore:
 
     def _tell_accepts(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         in_order = self._are_first()
+        accepted: list[Message] = []
+        arrived: list[Entry] = []
         for operation, result in zip(operations, results, strict=True):
             if type(result) is Accepted and isinstance(operation, Accept):
-                self._hand_on(operation, in_order)
+                entry = self._own_entry(operation, in_order)
+                if entry is not None and self._is_new(entry):
+                    arrived.append(entry)
+                accepted.append(operation.message)
             elif isinstance(result, StoreUnreachable) and not isinstance(operation.done, Hearing):
                 continue
             if operation.done is not None:
                 operation.done(result)
-        self._earliest_wake = NEVER
-        self._told_all(operations, self._accepting)
+        self.listener.committed(Commit(len(operations), self._accepting.last, accepted, arrived, is_scarce=self.full))
 
     def _are_first(self) -> bool:
         """Whether nothing that another replica accepted before is still to be heard of."""
@@ -516,23 +504,22 @@ class PostgresStore:
             self.arrived(unheard)
         return not self._named and not self._own
 
-    def _hand_on(self, operation: Accept, in_order: bool) -> None:
-        """To delivery, if it is this replica's; else the owner was notified."""
+    def _own_entry(self, operation: Accept, in_order: bool) -> Entry | None:
+        """An accepted message for this replica's delivery. None: its owner was notified, or it waits for its turn."""
         message = operation.message
         if not self.owns(message.host) or self.is_leaving(message.host):
             if self._holds_hints:
                 self._hints.hold(message)
-            self.on_accepted_elsewhere(message)
-        elif not in_order:
+            return None
+        if not in_order:
             self._own[message.id] = Entry(message, accept.place_of(operation))
-            self.on_accepted_elsewhere(message)
-        elif operation.place is not None:
-            self._take(Entry(message, operation.place._replace(standing=Standing.ACTIVE)))
-        elif message.id not in self._arrived:
-            self._arrived.add(message, message.born)
-            self.on_accepted(message, True)
+            return None
+        if operation.place is not None:
+            return Entry(message, operation.place._replace(standing=Standing.ACTIVE))
+        return Entry(message, Place(Standing.ACTIVE, message.born, message.born if message.is_delayed else 0))
 
     def _tell(self, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+        changed: list[LaneChange] = []
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, (Fenced, StoreUnreachable)):
                 if isinstance(operation.done, Hearing):
@@ -546,16 +533,13 @@ class PostgresStore:
             if operation.done is not None:
                 operation.done(result)
             if isinstance(operation, ReplayDead) and isinstance(result, Swept):
-                self.arrived(result.ids)
-            elif isinstance(operation, RetryNow) and result is Retried.REPLAYED:
-                self.arrived([operation.id])
-        self._told_all(operations, self._writing)
-
-    def _told_all(self, operations: Sequence[Operation], queue: WriteQueue) -> None:
-        self.on_group(len(operations), queue.last)
-        self.on_commit(self._earliest_wake)
-        if self.full:
-            self.on_scarce()
+                self.arrived(result.ids)  # Each is new to its owner, who sees that it is a replay.
+            elif isinstance(result, (Swept, Retried)):
+                changed += [change for change in lane_changes(operation, result) if self.owns(change.host)]
+                if isinstance(operation, RetryNow) and result is Retried.REPLAYED:
+                    self.arrived([operation.id])
+        commit = Commit(len(operations), self._writing.last, (), (), changed, self._earliest_wake, self.full)
+        self.listener.committed(commit)
 
     def _terms(self, connection: int) -> Terms:
         membership, number = self._member.membership, self._number
@@ -610,7 +594,7 @@ class PostgresStore:
     def _tell_fault(self, table: str, key: str, what: str) -> None:
         if (table, key) not in self._told and len(self._told) < FAULTS_TOLD:
             self._told.add((table, key))
-            self.on_broken(table, key, what)
+            self.listener.record_unreadable(table, key, what)
 
     async def story(self, id: MessageId) -> Story | None:
         return await self._show(lambda connection, faults: queries.story(connection, id, faults))
