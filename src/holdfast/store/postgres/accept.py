@@ -20,8 +20,8 @@ from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.arrivals import NOTIFY, notifications, parted
 from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
-from holdfast.store.postgres.outcomes import columns, insert_attempts
-from holdfast.store.postgres.rows import ACTIVE, NUMBERS, Terms
+from holdfast.store.postgres.outcomes import insert_attempts
+from holdfast.store.postgres.rows import ACTIVE, NUMBERS, Terms, columns
 from holdfast.store.postgres.statements import Statement
 from holdfast.store.transfer import Moving
 
@@ -54,7 +54,7 @@ class Arrival:
 
 def from_elsewhere(stored: Moving, key: IdempotencyKey | None = None) -> Arrival:
     operation = Accept(stored.message, key, stored.place)
-    return Arrival(operation, *rows.encode(stored.message), rows.number_of(stored.reason), stored.attempts)
+    return Arrival(operation, *rows.encode(stored.message), rows.reason_number(stored.reason), stored.attempts)
 
 
 def place_of(operation: Accept) -> Place:

@@ -33,8 +33,18 @@ from holdfast.store.port import (
 from holdfast.store.postgres import lanes, queries, rows
 from holdfast.store.postgres.arrivals import notify
 from holdfast.store.postgres.connection import Connection
-from holdfast.store.postgres.outcomes import columns
-from holdfast.store.postgres.rows import ACTIVE, DEAD, NUMBERS, RETRY, STATE_NUMBERS, STATES, WAITING, Terms, counted_as
+from holdfast.store.postgres.rows import (
+    ACTIVE,
+    DEAD,
+    NUMBERS,
+    RETRY,
+    STATE_NUMBERS,
+    STATES,
+    WAITING,
+    Terms,
+    columns,
+    counted_as,
+)
 from holdfast.store.postgres.shares import Counts, Sums, of_lanes
 
 ENABLED = STATE_NUMBERS[CircuitState.ENABLED]
@@ -123,7 +133,7 @@ def _move(
         standing, born, due, retry, _, held = place
         moved.append((row.id, NUMBERS[standing], born, due, retry, held, shard_of(row.host)))
     with connection.pipeline():
-        connection.execute(_MOVE, (rows.number_of(reason), *columns(moved)))
+        connection.execute(_MOVE, (rows.reason_number(reason), *columns(moved)))
         counts.write(connection, terms.writer)
         arrived = [(id, shard) for id, standing, *_, shard in moved if standing == ACTIVE]
         notify(connection, [id for id, _ in arrived], [shard for _, shard in arrived], terms)

@@ -13,8 +13,8 @@ from holdfast.store.export_format import Delivered, Key, Line
 from holdfast.store.maintenance import Finding, framed
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection, pages, snapshot
-from holdfast.store.postgres.queries import Faults, attempts_of, reason_of
-from holdfast.store.postgres.rows import DEAD
+from holdfast.store.postgres.queries import Faults, attempts_of
+from holdfast.store.postgres.rows import DEAD, reason_of
 from holdfast.store.transfer import Moving
 from holdfast.store.validation import ID, UNREADABLE, check_message, delivered_of, lane_of
 

@@ -24,8 +24,7 @@ from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import ownership, rows
 from holdfast.store.postgres.connection import Connection, pages, retried, snapshot
 from holdfast.store.postgres.lanes import heads_of, new_record, put_circuits
-from holdfast.store.postgres.queries import reason_of
-from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, Terms, counted_as
+from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, Terms, counted_as, reason_of
 from holdfast.store.postgres.shares import FOLDED, Counts, Sums
 from holdfast.store.validation import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 

@@ -1,4 +1,4 @@
-"""Rows of lanes: a circuit each, with the moment at which its lane needs attention next. Only owners write them."""
+"""Rows of lanes: a lane's circuit, and `wake_at`, the time when it needs attention next. Only owners write them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.port import NEVER, LaneRecord
 from holdfast.store.postgres.connection import Connection, Cursor
-from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING, Terms
+from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING, Terms, columns
 
 HELD_SEEN = 10_000
-"""Held messages that are passed over in search of one that may be a probe."""
+"""Held messages that are skipped at most to find one that may be a probe."""
 
 _FIRST = "SELECT {moment} FROM messages m WHERE m.lane = v.lane AND standing = {standing} ORDER BY {moment}, id LIMIT 1"
 _HEADS = f"""SELECT v.lane, l.host, l.record,
@@ -25,17 +25,22 @@ _HEADS = f"""SELECT v.lane, l.host, l.record,
         SELECT held FROM messages m WHERE m.lane = v.lane AND standing = {RETRY}
         ORDER BY born, id LIMIT {HELD_SEEN}) AS first_ones)
     FROM unnest(%s::text[], %s::boolean[]) AS v(lane, disabled) LEFT JOIN lanes l ON l.lane = v.lane"""
-"""Asked for in the indexes' order: beside one lane that holds nearly all there is, EXISTS reads the whole table."""
+"""The first message of each queue of some lanes: one look into each of three indexes for a lane. ORDER BY ... LIMIT 1
+keeps to the index; EXISTS reads the whole table beside one lane that holds nearly all messages.
+"""
 _INSERT = """INSERT INTO lanes (lane, host, shard, state, host_class, wake_at, record)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::smallint[], %s::smallint[], %s::bigint[],
         %s::bytea[]) ON CONFLICT (lane)"""
+_UPSERT = f"""{_INSERT} DO UPDATE SET host = excluded.host, shard = excluded.shard, state = excluded.state,
+    host_class = excluded.host_class, wake_at = excluded.wake_at, record = excluded.record"""
+_INSERT_NEW = f"{_INSERT} DO NOTHING RETURNING lane"
 
 
 @dataclass(slots=True)
 class TouchedLanes:
-    """The lanes whose rows one transaction writes: with a record, or only with the moment that their queues amount to.
+    """The lanes whose rows one transaction writes: with a new record, or with a new `wake_at` alone.
 
-    `ask` belongs into the pipeline after the messages were moved, `save` comes after that.
+    `ask` belongs into the pipeline that moves the messages, and `save` after it.
     """
 
     terms: Terms
@@ -62,15 +67,11 @@ class TouchedLanes:
         self._answer = connection.execute(_HEADS, (lanes, disabled))
 
     def save(self, connection: Connection) -> int:
-        """Write the rows. Returns the earliest of their moments."""
+        """Writes the rows. Returns the earliest `wake_at`."""
         assert self._answer is not None
         saved = [self._row(*row) for row in self._answer.fetchall()]
-        columns = [list(column) for column in zip(*sorted(saved), strict=True)]
-        connection.execute(
-            f"""{_INSERT} DO UPDATE SET host = excluded.host, shard = excluded.shard, state = excluded.state,
-            host_class = excluded.host_class, wake_at = excluded.wake_at, record = excluded.record""",
-            columns,
-        )
+        values = columns(sorted(saved))
+        connection.execute(_UPSERT, values)
         return min((row[5] for row in saved if row[5]), default=NEVER)
 
     def _row(self, lane: str, known_host: str | None, stored: bytes | None, *queues: Any) -> tuple[Any, ...]:
@@ -86,7 +87,7 @@ class TouchedLanes:
 
 
 def new_record(lane: str, host: str, terms: Terms) -> LaneRecord:
-    """Of a lane that is new, or can't be read: whoever reads it for delivery reports that."""
+    """For a lane that has no record, or an unreadable one, which is reported when delivery reads it."""
     return LaneRecord(lane, host, Circuit.new(terms.now), terms.rules.per_host, terms.rules.run, 0)
 
 
@@ -99,7 +100,7 @@ def _heads(circuit: Circuit, waiting: int | None, due: int | None, aging: int | 
 
 
 def heads_of(connection: Connection, lanes: Iterable[str]) -> Mapping[str, tuple[bytes | None, Heads]]:
-    """The records of some lanes, None where there is none, and the heads of their queues."""
+    """For each lane, its record if it has one, and the heads of its queues."""
     names = list(lanes)
     found = connection.execute(_HEADS, (names, [None] * len(names))).fetchall()
     told = {}
@@ -110,7 +111,7 @@ def heads_of(connection: Connection, lanes: Iterable[str]) -> Mapping[str, tuple
 
 
 def review(connection: Connection, lanes: Mapping[str, str], terms: Terms) -> int:
-    """Give lanes the moments that their circuits and queues amount to. Returns the earliest."""
+    """Computes `wake_at` of lanes anew, given with their hosts. Returns the earliest."""
     if not lanes:
         return NEVER
     touched = TouchedLanes(terms)
@@ -121,16 +122,15 @@ def review(connection: Connection, lanes: Mapping[str, str], terms: Terms) -> in
 
 
 def put_circuits(connection: Connection, coming: Sequence[LaneRecord], terms: Terms) -> set[str]:
-    """Add lanes that are not known, with a moment of now, so that their owners look at them. Returns which were."""
+    """Adds lanes that have no row yet. They wake now, so that their owners look at them. Returns which were added."""
     if not coming:
         return set()
     first = {each.key: each for each in reversed(coming)}
     rows = [(*_listed(first[key]), terms.now, records.encode_lane(first[key])) for key in sorted(first)]
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return {lane for (lane,) in connection.execute(f"{_INSERT} DO NOTHING RETURNING lane", columns)}
+    return {lane for (lane,) in connection.execute(_INSERT_NEW, columns(rows))}
 
 
 def _listed(record: LaneRecord) -> tuple[Any, ...]:
-    """What is searched for: lane, host, shard, state and class of the host."""
+    """The columns that lanes are searched by: lane, host, shard, state and class of the host."""
     state = STATE_NUMBERS[record.circuit.state]
     return record.key, record.host, shard_of(record.host), state, int(class_of(record.answers))

@@ -1,8 +1,7 @@
-"""What the ends of attempts change: one group, one transaction, behind the fence.
+"""Records the ends of attempts: one group, one transaction, behind the fence.
 
-Only the owner of a shard writes here, so what is decided in its memory is what the tables get: the message's new place,
-and the lane's record as the dispatcher has it. A message that was dropped meanwhile is not there, and nothing is
-recorded for it.
+Only the owner of a shard writes here, so its memory decides: the tables get the message's new place, and the lane's
+record as the dispatcher has it. Nothing is recorded for a message that was dropped meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from holdfast.store.postgres.arrivals import ask_shelved, keep_order
 from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
 from holdfast.store.postgres.lanes import TouchedLanes
 from holdfast.store.postgres.ownership import FENCE, PASSED, Membership, fence_values, pass_fence
-from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, Terms, number_of
+from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, Terms, columns, reason_number
 from holdfast.store.postgres.shares import ON_TOP
 from holdfast.store.postgres.statements import Statement
 from holdfast.store.records import live_record
@@ -29,6 +28,7 @@ from holdfast.store.records import live_record
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)
 """Operations that may share a transaction."""
 
+# Adds the group's changes to this connection's rows of `counters`: one row for each lane of the group.
 _COUNT = (
     """INSERT INTO counters AS c (host, lane, writer, first, retry, dead, bytes)
     SELECT host, lane, %(writer)s::bigint, {first}, {retry}, {dead}, {bytes} FROM {moved}
@@ -36,8 +36,9 @@ _COUNT = (
     + ON_TOP
 )
 
-# One that has arrived and is due at a time was counted among the retries; see rows.counted_as.
+# An arrived message with a due time was counted among the retries; see rows.counted_as.
 _WAS_RETRY = "(standing = 2 OR standing = 0 AND due > 0)"
+# Moves delivered messages from `messages` to `delivered`, by primary key, and takes them off the counters.
 _GONE = f"""gone AS (
         DELETE FROM messages m USING unnest(%(ids)s::bytea[], %(tried)s::integer[], %(hosts)s::text[],
             %(lanes)s::text[], %(sizes)s::bigint[], %(records)s::bytea[]) AS v(id, tried, host, lane, size, record)
@@ -56,7 +57,8 @@ _GONE = f"""gone AS (
     )
 })"""
 DELIVERED = Statement(f"WITH {FENCE}, {_GONE} {PASSED}")
-"""A group in which every message was delivered and no lane changes."""
+"""The whole transaction of a group in which every message was delivered and no lane changes."""
+# Gives messages whose attempts failed their new places, by primary key, and moves them between the counters.
 _TRIED = """WITH v AS (
         SELECT * FROM unnest(%(ids)s::bytea[], %(tried)s::integer[], %(hosts)s::text[], %(lanes)s::text[],
             %(standings)s::smallint[], %(dues)s::bigint[], %(retries)s::smallint[], %(numbers)s::integer[],
@@ -76,22 +78,27 @@ _TRIED = """WITH v AS (
     bytes="0",
     moved="moved WHERE to_standing IS NOT NULL",
 )
-_ATTEMPTED = """INSERT INTO attempts (id, number, record, answer)
+_INSERT_ATTEMPTS = """INSERT INTO attempts (id, number, record, answer)
+    SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[]) ON CONFLICT (id, number) DO NOTHING"""
+# The same, but only for messages that _TRIED has moved.
+_INSERT_TRIED = """INSERT INTO attempts (id, number, record, answer)
     SELECT v.* FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[]) AS v(id, number, record, answer)
     WHERE EXISTS (SELECT 1 FROM messages m WHERE m.id = v.id AND m.attempts = v.number)
     ON CONFLICT (id, number) DO NOTHING"""
 
 
-_PASSED = """unnest(%s::bytea[], %s::integer[], %s::integer[]) AS v(id, latest, first_kept)
+_SUPERSEDED = """unnest(%s::bytea[], %s::integer[], %s::integer[]) AS v(id, latest, first_kept)
     JOIN messages m ON m.id = v.id AND m.attempts = v.latest
     WHERE a.id = v.id AND a.number > 1 AND a.number < v.first_kept"""
-"""Attempts that are not kept, or not with their answers, beside the latest one, if that was recorded."""
-_SILENCED = f"UPDATE attempts a SET answer = NULL FROM {_PASSED} AND a.answer IS NOT NULL"
-_DROPPED = f"DELETE FROM attempts a USING {_PASSED}"
+"""Attempts from the second to the first that is kept, if the latest one was recorded. By primary key."""
+_CLEAR_ANSWERS = f"UPDATE attempts a SET answer = NULL FROM {_SUPERSEDED} AND a.answer IS NOT NULL"
+_DELETE_ATTEMPTS = f"DELETE FROM attempts a USING {_SUPERSEDED}"
+_GONE_COLUMNS = ("ids", "tried", "hosts", "lanes", "sizes", "records")
+_TRIED_COLUMNS = ("ids", "tried", "hosts", "lanes", "standings", "dues", "retries", "numbers", "helds", "reasons")
 
 
 def share_a_transaction(operations: Sequence[Operation]) -> int:
-    """How many of the first of these do: until a message comes again, since a statement moves each one once."""
+    """How many of the first operations can: up to a second one of the same message, which a statement moves once."""
     met: set[MessageId] = set()
     for count, operation in enumerate(operations):
         ids = _messages_of(operation)
@@ -102,7 +109,7 @@ def share_a_transaction(operations: Sequence[Operation]) -> int:
 
 
 def lane_of(operation: Operation) -> str | None:
-    """The lane whose rows an operation needs, if it is only one's."""
+    """The lane whose rows an operation needs, if it is one lane."""
     match operation:
         case Deliver() | Fail():
             return operation.entry.message.lane
@@ -123,8 +130,8 @@ def _messages_of(operation: Operation) -> set[MessageId]:
 
 @dataclass(slots=True)
 class Group:
-    """Outcomes on their way to one transaction, encoded on the loop: what the dispatcher goes on changing is read
-    now.
+    """Outcomes on their way to one transaction. They are encoded on the loop, since the dispatcher goes on changing
+    its lanes meanwhile.
     """
 
     delivered: list[tuple[Any, ...]] = field(default_factory=list)
@@ -138,7 +145,7 @@ class Group:
     shards: set[int] = field(default_factory=set)
     earliest_wake: int = NEVER
     moved: set[MessageId] = field(default_factory=set)
-    """Those of the shelved ones that were in no queue."""
+    """The shelved messages that were in no queue."""
 
     @property
     def is_plain(self) -> bool:
@@ -152,7 +159,7 @@ def prepare(operations: Sequence[Operation], run: int) -> Group:
         _PREPARE[type(operation)](group, operation)
     for lane in group.lanes.values():
         record = live_record(lane, run)
-        # The dispatcher goes on with its circuit while this one is being written.
+        # A copy: the dispatcher changes its circuit while this one is written.
         group.encoded.append((record._replace(circuit=copy(record.circuit)), records.encode_lane(record)))
     return group
 
@@ -180,11 +187,11 @@ def _prepare_fail(group: Group, operation: Fail) -> None:
 
 
 def _place_after(place: Place, attempt: Attempt, step: RetryAt | Dead | None) -> tuple[Any, ...]:
-    """Standing, due, retry, attempts, held and reason; None leaves what is there."""
+    """Standing, due, retry, attempts, held and reason; None leaves a column as it is."""
     if step is None:
         return None, None, None, attempt.number, None, None
     after = place_after_attempt(place, attempt, step)
-    reason = number_of(step.reason) if isinstance(step, Dead) else None
+    reason = reason_number(step.reason) if isinstance(step, Dead) else None
     return NUMBERS[after.standing], after.due, after.retry, after.attempts, after.held, reason
 
 
@@ -213,14 +220,14 @@ def delivered_values(group: Group, membership: Membership, shards: Mapping[int, 
 
 
 def _gone_values(group: Group, terms: Terms) -> dict[str, Any]:
-    gone = dict(zip(_OF_GONE, columns(group.delivered), strict=True))
+    gone = dict(zip(_GONE_COLUMNS, columns(group.delivered), strict=True))
     return {**gone, "now": terms.now, "writer": terms.writer}
 
 
 def write(
     connection: Connection, group: Group, membership: Membership, shards: Mapping[int, int], terms: Terms
 ) -> None:
-    """Carry out a group. Raises Fenced by way of the connection."""
+    """Writes and commits a group. If the fence refuses, the client raises Fenced."""
     lanes = TouchedLanes(terms)
     for lane, host in group.touched.items():
         lanes.touch(lane, host)
@@ -243,36 +250,28 @@ def write(
             commit_along(connection)
 
 
-_OF_GONE = ("ids", "tried", "hosts", "lanes", "sizes", "records")
-_OF_TRIED = ("ids", "tried", "hosts", "lanes", "standings", "dues", "retries", "numbers", "helds", "reasons")
-
-
 def _move(connection: Connection, group: Group, terms: Terms) -> Cursor | None:
-    """Returns the answer that tells which messages were shelved."""
+    """Returns the cursor of the shelved messages, if there are any."""
     if group.delivered:
         connection.execute(f"WITH {_GONE} SELECT", _gone_values(group, terms))
     if group.failed:
-        tried = dict(zip(_OF_TRIED, columns(group.failed), strict=True))
+        tried = dict(zip(_TRIED_COLUMNS, columns(group.failed), strict=True))
         connection.execute(_TRIED, {**tried, "writer": terms.writer})
         _keep_attempts(connection, group.attempts)
     return ask_shelved(connection, group.shelved, group.younger) if group.shelved else None
 
 
 def _keep_attempts(connection: Connection, made: Sequence[tuple[MessageId, Attempt]]) -> None:
-    """Those that core.history keeps, with the answers of a few."""
-    insert_attempts(connection, made, _ATTEMPTED)
-    for statement, first in ((_SILENCED, first_answer_kept), (_DROPPED, first_kept)):
-        passed = [(id, attempt.number, first(attempt.number)) for id, attempt in made if first(attempt.number) > 2]
-        if passed:
-            connection.execute(statement, columns(passed))
-
-
-_INSERTED = """INSERT INTO attempts (id, number, record, answer)
-    SELECT * FROM unnest(%s::bytea[], %s::integer[], %s::bytea[], %s::bytea[]) ON CONFLICT (id, number) DO NOTHING"""
+    """Keeps the attempts and answers that core.history says."""
+    insert_attempts(connection, made, _INSERT_TRIED)
+    for statement, first in ((_CLEAR_ANSWERS, first_answer_kept), (_DELETE_ATTEMPTS, first_kept)):
+        superseded = [(id, attempt.number, first(attempt.number)) for id, attempt in made if first(attempt.number) > 2]
+        if superseded:
+            connection.execute(statement, columns(superseded))
 
 
 def insert_attempts(
-    connection: Connection, made: Sequence[tuple[MessageId, Attempt]], statement: str = _INSERTED
+    connection: Connection, made: Sequence[tuple[MessageId, Attempt]], statement: str = _INSERT_ATTEMPTS
 ) -> None:
     if not made:
         return
@@ -281,7 +280,3 @@ def insert_attempts(
         for id, attempt in ((id, truncated_attempt(attempt)) for id, attempt in made)
     ]
     connection.execute(statement, columns(kept))
-
-
-def columns(tuples: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*tuples, strict=True)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Attempt, DeadReason, Entry, MessageId, MessageState, Place
+from holdfast.core.message import Attempt, Entry, MessageId, MessageState, Place
 from holdfast.core.schedule import expires_at, state_of
 from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
@@ -23,14 +23,13 @@ from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import (
     ACTIVE,
     DEAD,
-    REASONS,
     RETRY,
     STANDINGS,
     STATE_NUMBERS,
     STATES,
     WAITING,
     Terms,
-    number_of,
+    reason_number,
 )
 from holdfast.store.postgres.shares import Sums
 from holdfast.store.records import stamp, unstamp
@@ -143,13 +142,7 @@ def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     state = state_of(place, STATES[circuit])
     if state is not MessageState.DEAD:
         return Story(message, size, state, place, None, None, attempts)
-    return Story(message, size, state, place, reason_of(reason), place.due, attempts)
-
-
-def reason_of(number: int | None) -> DeadReason:
-    if number is None or not 0 <= number < len(REASONS):
-        raise CorruptRecord("it is dead, and nothing tells why")
-    return REASONS[number]
+    return Story(message, size, state, place, rows.reason_of(reason), place.due, attempts)
 
 
 def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
@@ -333,7 +326,7 @@ def _is_before(moment: int, candidate: Candidate) -> bool:
 def dead_letters(connection: Connection, select: DeadFilter, limit: int) -> tuple[list[MessageId], bytes | None]:
     """Dead letters by the time of death, and where to go on."""
     died, id = unstamp(select.after) if select.after is not None else (select.since, b"")
-    wanted = number_of(select.reason)
+    wanted = reason_number(select.reason)
     looked_at = LOOKED_AT if wanted is not None else min(limit, LOOKED_AT)
     terms = {"lane": select.lane, "died": died, "id": id, "until": select.until, "limit": looked_at + 1}
     of_lane = "" if select.lane is None else "AND lane = %(lane)s"

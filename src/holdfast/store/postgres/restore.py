@@ -21,8 +21,8 @@ from holdfast.store.postgres import shares
 from holdfast.store.postgres.accept import Arrival, from_elsewhere, here, insert, put_keys
 from holdfast.store.postgres.connection import Connection, retried
 from holdfast.store.postgres.lanes import put_circuits
-from holdfast.store.postgres.outcomes import columns, insert_attempts
-from holdfast.store.postgres.rows import Terms
+from holdfast.store.postgres.outcomes import insert_attempts
+from holdfast.store.postgres.rows import Terms, columns
 from holdfast.store.transfer import Moving
 
 

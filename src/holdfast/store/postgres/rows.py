@@ -1,6 +1,6 @@
-"""How messages, places and lanes look in the tables, and back."""
+"""Conversions between core's messages and places and the tables' columns, and the terms of a transaction."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,14 @@ PLACE = "standing, born, due, retry, attempts, held"
 """The columns of a place, in the order that `place` takes them."""
 
 
-def number_of(reason: DeadReason | None) -> int | None:
+def reason_number(reason: DeadReason | None) -> int | None:
     return None if reason is None else REASONS.index(reason)
+
+
+def reason_of(number: int | None) -> DeadReason:
+    if number is None or not 0 <= number < len(REASONS):
+        raise CorruptRecord("it is dead, and nothing tells why")
+    return REASONS[number]
 
 
 def place(standing: int, born: int, due: int, retry: int, attempts: int, held: bool) -> Place:
@@ -31,13 +37,13 @@ def place(standing: int, born: int, due: int, retry: int, attempts: int, held: b
 
 
 def encode(message: Message) -> tuple[bytes, bytes | None]:
-    """The record, and the body where it is kept apart."""
+    """The record, and the body if that has a column of its own."""
     record, pieces = records.encode_message(message)
     return record, message.body if pieces else None
 
 
 def message(id: MessageId, record: bytes, body: bytes | None) -> tuple[Message, int]:
-    """A message and its body's size; without the body if that is kept apart and not given."""
+    """A message and its body's size. A body with a column of its own is missing unless it is given."""
     decoded, size, apart = records.decode_message(id, record)
     if apart and body is not None:
         if len(body) != size:
@@ -51,7 +57,7 @@ def attempt(number: int, record: bytes, answer: bytes | None) -> Attempt:
 
 
 def counted_as(standing: int, due: int) -> int:
-    """What a message counts as: one that has arrived and is due at a time will wait among the retries."""
+    """The standing that a message is counted under. An arrived one with a due time goes to the retries."""
     return (RETRY if due else WAITING) if standing == ACTIVE else standing
 
 
@@ -61,11 +67,18 @@ def one(row: Any) -> Any:
     return row[0]
 
 
+def columns(tuples: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows as one list for each column: the arguments of an `unnest`."""
+    return [list(column) for column in zip(*tuples, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`number` is this replica's; `writer` names the counters that this connection writes. `owners` are those of the
-    shards, as they were last heard of: who is told of new messages. None of them is, where the engine can't notify.
-    `owned` are this replica's own shards.
+    """The config's rules, who makes a transaction, and when.
+
+    `number` is this replica's; `writer` is the key of the counters that this connection writes. `owners` are the
+    shards' owners as last read, to be notified of new messages; empty if the engine can't notify. `owned` are this
+    replica's shards.
     """
 
     rules: StoreRules

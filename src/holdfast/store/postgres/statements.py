@@ -1,8 +1,11 @@
-"""Statements of the hot path: each is a whole transaction, is prepared once a connection, and needs no thread.
+"""Prepared statements of the hot path, and lists as arrays in the server's binary format.
 
-The text names its values, each with its type: `%(ids)s::bytea[]`. The driver can execute it as it is, as a part of a
-larger transaction. `run` sends the same through libpq: one write, one wait on the loop and one read, where the
-driver's cursor blocks a thread, and writes and polls for each statement.
+The text of a Statement names its values, each with its type: `%(ids)s::bytea[]`. The driver can execute it as a part of
+a larger transaction. `Statement.run` sends it through libpq as a transaction by itself: one write, one wait on the loop
+and one read. The driver's cursor would block a thread, and write and poll for each statement.
+
+A column of a whole group is one array. The driver would send each item as text, and prepare one statement for each
+width of numbers that it meets. Here numbers have the width that the statement names, or the widest.
 """
 
 import re
@@ -28,7 +31,7 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
     21: lambda value: int.from_bytes(value, "big", signed=True),
     23: lambda value: int.from_bytes(value, "big", signed=True),
 }
-"""By the number of the type: boolean, bytea, bigint, smallint and integer."""
+"""By the type's oid: boolean, bytea, bigint, smallint and integer."""
 
 
 class Statement:
@@ -41,13 +44,13 @@ class Statement:
         self._formats = [pq.Format.BINARY] * len(self._names)
 
     def prepare(self, connection: pq.abc.PGconn) -> None:
-        """Have the server know it. Waits for the answer."""
+        """Prepares it on the server, and blocks until that is done."""
         result = connection.prepare(self._name, self._numbered)
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
 
     async def run(self, connection: pq.abc.PGconn, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Carry it out where it was prepared, and wait for the rows."""
+        """Executes it where it was prepared. Returns the rows."""
         given = [encode(kind, values[name]) for name, kind in self._types.items()]
         connection.send_query_prepared(self._name, given, self._formats, pq.Format.BINARY)
         while connection.flush():
@@ -108,15 +111,15 @@ _ENCODERS: dict[str, tuple[int, Callable[[Sequence[Any]], bytes]]] = {
     "integer[]": (23, partial(_of_numbers, "i", 4)),
     "text[]": (25, _of_texts),
 }
-"""The server's number for what an array holds, and how that is written."""
+"""By the array's type: the oid of an item's type, and the encoder of the items."""
 
 
 def encode(kind: str, value: Any) -> bytes:
-    """A list as an array of the server's, or a number as a bigint, by the name of its type."""
+    """A list as an array, or a number as a bigint, by the name of the type."""
     if kind == "bigint":
         return pack("!q", value)
     element, items = _ENCODERS[kind]
-    # What an array begins with: one dimension, counted from 1.
+    # An array's header: one dimension, whether it has nulls, the items' type, how many, counted from 1.
     return pack("!iiIii", 1, None in value, element, len(value), 1) + items(value)
 
 
@@ -126,7 +129,7 @@ _KINDS: dict[type, tuple[str, int]] = {
     str: ("text[]", 1009),
     int: ("bigint[]", 1016),
 }
-"""What a list of Python's is sent as, and the server's number for that."""
+"""By the type of a list's items: the type of the array, and its oid."""
 
 
 class _Array(Dumper):
@@ -141,7 +144,7 @@ class _Array(Dumper):
 
 
 class _Lists(Dumper):
-    """Chooses by the first item that is one; without any, the statement says what it is a list of."""
+    """Chooses the array's type by the first item that is not None. Without any, the statement's type counts."""
 
     def get_key(self, obj: list[Any], format: PyFormat) -> DumperKey:
         kind = _kind_of(obj)
@@ -160,4 +163,5 @@ def _kind_of(items: list[Any]) -> type | None:
 
 
 def register(connection: psycopg.Connection[Any]) -> None:
+    """Has the driver send lists as binary arrays too."""
     connection.adapters.register_dumper(list, _Lists)

@@ -1,13 +1,13 @@
-"""Operations on their way to the database: while one group is under way the next one forms, on a connection of its own.
+"""A queue of operations, written in groups: while one transaction runs, the next group forms.
 
-What nobody waits for is written at once if nothing was written lately. Else it is kept back for a moment, so that more
-of it shares a transaction: ten outcomes cost hardly more than one. When the database is away a group that records what
-happened stays, and is written when it is back. Of any other whoever waits is told at once. Whether it was written then
-nobody can tell. A group that failed is the last one: all who wait hear of it.
+An urgent operation starts a group at once. Others wait up to `GATHER` seconds after the last group, so that more of
+them share a transaction: ten outcomes cost hardly more than one.
 
-Rows that a session of someone else has locked hold up only the lanes that they belong to. A group that meets one is
-written anew, each lane by itself, and what can't be written waits apart, in its order, with all that follows for its
-lane.
+While the database is unreachable, a group of a `patient` kind stays and is written later. Operations of other groups
+fail at once, and nobody knows whether they were written. After a commit that failed the queue writes nothing more.
+
+Rows that another session has locked delay only their own lanes. A group that meets one is written again, each lane by
+itself. The lanes that can't be written wait aside in order, with all later operations of theirs.
 """
 
 import logging
@@ -26,26 +26,27 @@ Size = Callable[[Sequence[Operation]], int]
 
 TRY_AGAIN_AFTER = 0.25
 LOCKED_AGAIN_AFTER = 1.0
-"""Seconds until a lane that is held up is tried again: each try takes the connection for as long as it waits."""
+"""Seconds until a locked lane is tried again: each try occupies the connection until its lock time-out."""
 GATHER = 0.25
-"""Seconds between the starts of two groups of what is not urgent, unless there is as much as this."""
+"""Seconds between the starts of two groups that are not urgent."""
 GATHERED = 16
+"""Operations that start a group before that."""
+LOCKED = "rows of the database are locked by someone else"
 
 _logger = logging.getLogger("holdfast.store")
 
 
 class WriteQueue:
-    """`write` commits a group and returns its results, `size` says how many of the pending ones make the next group,
-    `tell` is given each operation with its result. Groups of the kinds that are `patient` wait for the database to come
-    back. `is_urgent`: whether an operation starts a group at once. `lane_of` names the lane that an operation is about,
-    if it is about one.
+    """`write` commits a group and returns its results. `size` is the number of pending operations that make the next
+    group. `report` gets the operations of a group and their results. `lane_of` is the lane of an operation, if it has
+    one.
     """
 
     def __init__(
         self,
         write: Write,
         size: Size,
-        tell: Callable[[Sequence[Operation], Sequence[Any]], None],
+        report: Callable[[Sequence[Operation], Sequence[Any]], None],
         *,
         patient: tuple[type[Operation], ...] = (),
         is_urgent: Callable[[Operation], bool] = lambda operation: True,
@@ -53,16 +54,17 @@ class WriteQueue:
     ) -> None:
         self._write = write
         self._size = size
-        self._tell = tell
+        self._report = report
         self._patient = patient
         self._is_urgent = is_urgent
         self._lane_of = lane_of
         self._pending: list[Operation] = []
-        self._apart = 0
-        """How many of the first of these are written each lane by itself."""
-        self._held_up: dict[str, list[Operation]] = {}
-        self._again_at = 0.0
-        self._tried_again = ""
+        self._single = 0
+        """The first so many of these are written each lane by itself."""
+        self._locked: dict[str, list[Operation]] = {}
+        """Operations of the lanes that wait for locked rows."""
+        self._retry_at = 0.0
+        self._retried = ""
         self.under_way: Sequence[Operation] = ()
         self._interrupted: Sequence[Operation] = ()
         self._began = float("-inf")
@@ -72,7 +74,7 @@ class WriteQueue:
         """Seconds that the last group took."""
 
     def __len__(self) -> int:
-        return len(self._pending) + len(self.under_way) + sum(map(len, self._held_up.values()))
+        return len(self._pending) + len(self.under_way) + sum(map(len, self._locked.values()))
 
     @property
     def age(self) -> float:
@@ -86,11 +88,11 @@ class WriteQueue:
             self._hurry.set()
 
     async def run(self) -> None:
-        """Until cancelled; what was put by then is still written if the database is there."""
+        """Writes until cancelled; then once more all that was put, if the database answers."""
         try:
             while True:
-                if self._held_up:
-                    with trio.CancelScope(deadline=self._again_at):
+                if self._locked:
+                    with trio.CancelScope(deadline=self._retry_at):
                         await self._wake.wait()
                 else:
                     await self._wake.wait()
@@ -103,17 +105,17 @@ class WriteQueue:
                 await self._finish()
 
     def drop(self, error: StoreError) -> None:
-        """Write nothing of what only waits, and tell whoever listens to that."""
-        _tell_failure(self._empty(), error)
+        """Fails all operations that are not under way."""
+        _fail(self._empty(), error)
 
     def refuse(self, error: StoreError) -> None:
-        """Tell everyone who waits and listens to that."""
-        _tell_failure([*self.under_way, *self._empty()], error)
+        """Fails all operations."""
+        _fail([*self.under_way, *self._empty()], error)
 
     def _empty(self) -> list[Operation]:
-        """All that waits, which is forgotten here."""
-        waiting = [*(each for lane in self._held_up.values() for each in lane), *self._pending]
-        self._pending, self._apart, self._held_up = [], 0, {}
+        """Removes and returns all that waits."""
+        waiting = [*(each for lane in self._locked.values() for each in lane), *self._pending]
+        self._pending, self._single, self._locked = [], 0, {}
         return waiting
 
     async def _next(self) -> None:
@@ -124,7 +126,7 @@ class WriteQueue:
         try:
             results = await self._written(operations)
         except RowsLocked:
-            self._set_apart(operations)
+            self._split_or_wait(operations)
             return
         except CommitFailed as error:
             self.refuse(error)
@@ -132,56 +134,57 @@ class WriteQueue:
         finally:
             self.under_way = ()
         self.last = trio.current_time() - self._began
-        self._tell(operations, results)
+        self._report(operations, results)
 
     def _take(self) -> Sequence[Operation]:
         """The next group."""
-        if self._held_up:
-            self._put_behind()
+        if self._locked:
+            self._part_locked()
         size = self._size(self._pending)
-        if self._apart:
+        if self._single:
             lane = self._lane_of(self._pending[0])
-            alike = takewhile(lambda each: self._lane_of(each) == lane, self._pending[: self._apart])
+            alike = takewhile(lambda each: self._lane_of(each) == lane, self._pending[: self._single])
             size = min(size, sum(1 for _ in alike))
-            self._apart -= size
+            self._single -= size
         operations, self._pending = self._pending[:size], self._pending[size:]
         if not self._pending:
             self._wake, self._hurry = trio.Event(), trio.Event()
         return operations
 
-    def _put_behind(self) -> None:
-        """What is about a lane that is held up waits behind what is; or one of these is tried once more."""
-        if trio.current_time() >= self._again_at:
-            self._tried_again = next(iter(self._held_up))
-            again = self._held_up.pop(self._tried_again)
-            self._pending, self._apart = [*again, *self._pending], len(again) + self._apart
+    def _part_locked(self) -> None:
+        """Operations of a locked lane join those that wait. When it is time, the first locked lane is tried again."""
+        if trio.current_time() >= self._retry_at:
+            self._retried = next(iter(self._locked))
+            again = self._locked.pop(self._retried)
+            self._pending, self._single = [*again, *self._pending], len(again) + self._single
             self._hasten()
         free: list[Operation] = []
-        first, self._apart = self._apart, 0
+        first, self._single = self._single, 0
         for number, operation in enumerate(self._pending):
-            held_up = self._held_up.get(self._lane_of(operation) or "")
-            if held_up is None:
+            locked = self._locked.get(self._lane_of(operation) or "")
+            if locked is None:
                 free.append(operation)
-                self._apart += number < first
+                self._single += number < first
             else:
-                held_up.append(operation)
+                locked.append(operation)
         self._pending = free
 
-    def _set_apart(self, operations: Sequence[Operation]) -> None:
+    def _split_or_wait(self, operations: Sequence[Operation]) -> None:
+        """A group met locked rows: write each of its lanes by itself, or let its only lane wait."""
         lanes = {self._lane_of(each) or "" for each in operations}
         if len(lanes) > 1:
             self._pending = [*sorted(operations, key=lambda each: self._lane_of(each) or ""), *self._pending]
-            self._apart += len(operations)
+            self._single += len(operations)
             self._hasten()
             return
         [lane] = lanes
         if not lane:
-            _tell_failure(operations, StoreUnreachable("rows of the database are locked by someone else"))
+            _fail(operations, StoreUnreachable(LOCKED))
             return
-        if lane != self._tried_again:
+        if lane != self._retried:
             _logger.warning("outcomes of %s wait for rows that another session has locked", masked_lane(lane))
-        self._held_up[lane] = list(operations)
-        self._again_at = trio.current_time() + LOCKED_AGAIN_AFTER
+        self._locked[lane] = list(operations)
+        self._retry_at = trio.current_time() + LOCKED_AGAIN_AFTER
 
     def _hasten(self) -> None:
         self._wake.set()
@@ -204,24 +207,24 @@ class WriteQueue:
                     raise
 
     async def _finish(self) -> None:
-        """Once more: what can't be written now is found unfinished by whoever takes it over."""
+        """Tries once more. The next owner finds the rest unfinished."""
         self._pending = self._empty()
-        # The same group again: only so can it be told whether it was written.
+        # The interrupted group again, unchanged: only then can its fence tell whether it was written.
         while operations := self._interrupted or self._take():
             self._interrupted = ()
             try:
-                self._tell(operations, await self._write(operations))
+                self._report(operations, await self._write(operations))
             except RowsLocked:
-                self._set_apart(operations)
+                self._split_or_wait(operations)
             except (StoreUnreachable, CommitFailed) as error:
                 self._pending = [*operations, *self._pending]
-                # Nothing is tried again after this: whoever waits hears the same of both.
+                # Nothing is tried again after this: both mean the same to whoever waits.
                 self.refuse(CommitFailed(str(error)))
                 return
-        self.refuse(CommitFailed("rows of the database are locked by someone else"))
+        self.refuse(CommitFailed(LOCKED))
 
 
-def _tell_failure(operations: Sequence[Operation], error: StoreError) -> None:
+def _fail(operations: Sequence[Operation], error: StoreError) -> None:
     for operation in operations:
         if isinstance(operation.done, Hearing):
             operation.done(error)
