@@ -13,7 +13,7 @@ from holdfast.core.errors import CommitFailed, EgressDenied
 from holdfast.core.message import Message
 from holdfast.http.server import Limits, Server
 from holdfast.http.sockets import local_address, open_tcp_listeners
-from holdfast.ingest import Ingest
+from holdfast.ingest.handler import Ingest
 from holdfast.store.embedded.ledger import Ledger
 from tests.store.memory import MemoryEngine
 from tests.store.recorder import Recorder

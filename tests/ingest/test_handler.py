@@ -27,7 +27,7 @@ PROXY = {"proxy_hosts": ["api.example.com"], "upgrade_to_https": ["api.example.c
         ("http://127.0.0.1:{port}/https://api.example.com/hooks/7?x=1", (), None),
     ],
 )
-async def test_all_ways_arrive_at_the_same_message(url, headers, route):
+async def test_all_four_forms_store_the_same_message(url, headers, route):
     async with gateway({"routes": ROUTES, "ingest": PROXY}) as running:
         answer = await running.post(url.format(port=running.port), [*headers, ("Content-Type", "text/plain")], b"hello")
     message = running.message
@@ -44,7 +44,7 @@ async def test_all_ways_arrive_at_the_same_message(url, headers, route):
     assert running.refusals == []
 
 
-async def test_httpx_by_prefix_and_as_proxy():
+async def test_httpx_sends_by_prefix_and_in_proxy_form():
     async with gateway({"ingest": PROXY}) as running:
         here = f"http://127.0.0.1:{running.port}"
         async with httpx.AsyncClient(**PLAIN) as client:
@@ -57,7 +57,7 @@ async def test_httpx_by_prefix_and_as_proxy():
     assert one.headers == other.headers
 
 
-async def test_header_target_with_an_international_name():
+async def test_a_header_may_name_an_international_host():
     async with gateway() as running:
         answer = await running.post("/", [("Holdfast-Target", "https://éxample.com/")])
     assert answer.json["target"] == "https://xn--xample-9ua.com/"
@@ -82,7 +82,7 @@ async def test_a_chunked_body_is_kept_whole():
     assert (running.message.body, running.message.headers) == (b"abcde", ())
 
 
-async def test_headers_travel_or_stay():
+async def test_headers_are_forwarded_or_not():
     headers = [
         ("Authorization", "Bearer receiver"),
         ("Cookie", "a=1"),
@@ -116,7 +116,7 @@ async def test_a_routes_headers_replace_the_apps():
     assert by_prefix.headers == ((b"x-team", b"app"),)
 
 
-async def test_lane_by_url():
+async def test_a_lane_may_be_a_url():
     async with gateway({"circuit": {"url_hosts": ["api.example.com"]}}) as running:
         await running.post("/" + TARGET)
     assert (running.message.lane, running.message.host) == (
@@ -126,7 +126,7 @@ async def test_lane_by_url():
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
-async def test_ack_status(status):
+async def test_the_response_has_the_configured_status(status):
     async with gateway({"ingest": {"ack_status": status}}) as running:
         for duplicate in (None, "true"):
             answer = await running.post("/" + TARGET, [("Idempotency-Key", "k")])
@@ -148,7 +148,7 @@ async def test_a_target_with_quotes_is_escaped_in_the_answer():
     assert running.message.path == b'/"a"?{"b":1}'
 
 
-async def test_idempotency():
+async def test_a_repeated_key_is_a_duplicate_or_a_conflict():
     async with gateway() as running:
         key = [("Idempotency-Key", "k-1")]
         first = await running.post("/" + TARGET, key, b"one")
@@ -163,7 +163,7 @@ async def test_idempotency():
     assert len(running.messages) == 3
 
 
-async def test_a_key_used_by_prefix_or_another_route_leaves_a_routes_own_free():
+async def test_a_key_counts_for_one_route_only():
     """A signed route's webhook must not be swallowed by an unsigned one to the same URL."""
     sign = {"scheme": "standard-webhooks", "secret_env": "SECRET"}
     routes = {"signed": {"url": "https://h.test/in", "sign": sign}, "plain": {"url": "https://h.test/in"}}
@@ -185,7 +185,7 @@ async def test_a_key_used_by_prefix_or_another_route_leaves_a_routes_own_free():
     ]
 
 
-async def test_delay():
+async def test_a_delay_moves_the_first_attempt():
     async with gateway() as running:
         await running.post("/" + TARGET, [("Holdfast-Delay", "30s")])
     assert (running.message.accepted_at, running.message.born) == (NOW, NOW + 30_000)
@@ -237,7 +237,7 @@ async def test_refusals_are_problems_and_store_nothing(url, headers, status, slu
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "CONNECT"])
-async def test_other_methods(method):
+async def test_other_methods_get_405(method):
     async with gateway() as running:
         answer = await running.post("h.test:443" if method == "CONNECT" else "/" + TARGET, method=method, body=b"")
     assert (answer.status, answer.header("allow")) == (405, "POST, PUT, PATCH, DELETE")
@@ -245,19 +245,19 @@ async def test_other_methods(method):
     assert method != "CONNECT" or "upgrade_to_https" in answer.json["detail"]
 
 
-async def test_a_host_that_is_not_this_sidecar():
+async def test_a_host_that_is_not_this_sidecar_is_refused():
     async with gateway() as running:
         answer = await running.post("/" + TARGET, host="rebound.evil.test")
     assert (answer.status, answer.slug, running.messages) == (403, "wrong-host", [])
 
 
-async def test_in_absolute_form_host_is_ignored():
+async def test_host_is_ignored_in_absolute_form():
     async with gateway({"ingest": {"proxy_hosts": ["*"]}}) as running:
         answer = await running.post("http://api.example.com/a", host="other.test")
     assert answer.json["target"] == "http://api.example.com/a"
 
 
-async def test_token():
+async def test_a_request_needs_the_token_if_one_is_set():
     async with gateway({"ingest": {"proxy_hosts": ["*"]}}, token=b"s3cret") as running:
         none = await running.post("/" + TARGET)
         wrong = await running.post("/" + TARGET, [("Holdfast-Token", "guess")])
@@ -277,7 +277,7 @@ async def test_the_gate_refuses_before_the_body_is_read():
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 403 ")
 
 
-async def test_the_egress_verdict_is_told_and_not_asked_for_a_routes_own_host():
+async def test_a_denied_target_is_refused_unless_a_route_names_it():
     async with gateway({"routes": {"inside": {"url": "http://10.0.0.7:9000/in"}}}) as running:
         denied = await running.post("/http://10.0.0.7:9000/in")
         by_route = await running.post("/to/inside")
@@ -293,7 +293,7 @@ async def test_the_egress_verdict_is_told_and_not_asked_for_a_routes_own_host():
         (CommitFailed("the disk failed"), 503, "store-failed", "Idempotency-Key"),
     ],
 )
-async def test_a_store_that_fails(failure, status, slug, word):
+async def test_a_store_that_fails_gets_503_or_507(failure, status, slug, word):
     async with gateway() as running:
         running.engine.fail_next.append(failure)
         answer = await running.post("/" + TARGET)
@@ -303,7 +303,7 @@ async def test_a_store_that_fails(failure, status, slug, word):
     assert (running.messages, running.refusals) == ([], [slug])
 
 
-async def test_a_hosts_share_of_the_store():
+async def test_a_host_over_its_share_of_the_store_gets_507():
     async with gateway({"store": {"max_size": "8MiB", "host_share": 0.001}}) as running:
         taken = await running.post("/" + TARGET)
         refused = await running.post("/" + TARGET, body=b"x" * 4096)
@@ -314,7 +314,7 @@ async def test_a_hosts_share_of_the_store():
     assert "store.host_share" in refused.json["detail"]
 
 
-async def test_a_remembered_header_names_no_other_requests_target():
+async def test_a_cached_target_header_does_not_affect_other_requests():
     async with gateway() as running:
         for target in (TARGET, "https://other.test/", TARGET):
             answer = await running.post("/", [("Holdfast-Target", target)])
@@ -323,7 +323,7 @@ async def test_a_remembered_header_names_no_other_requests_target():
 
 
 @pytest.mark.parametrize("url", ["https://h.test/{}", "https://h.test/{}" + "x" * 2000])
-async def test_remembered_targets_are_bounded(monkeypatch, url):
+async def test_the_cache_of_targets_is_bounded(monkeypatch, url):
     monkeypatch.setattr(handler, "MAX_DESTINATIONS", 2)
     judged = []
     async with gateway(judge=lambda host, port, route: judged.append(host)) as running:

@@ -14,7 +14,7 @@ from holdfast.config import Config, build
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId
 from holdfast.http.dial import Origin
-from holdfast.ingest import Ingest
+from holdfast.ingest.handler import Ingest
 from holdfast.process.reload import merge
 from holdfast.store.embedded.ledger import last_time
 from holdfast.store.port import LaneChange

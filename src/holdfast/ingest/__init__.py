@@ -1,19 +1,10 @@
-"""Ingest: a request becomes a stored message, or a refusal that says what to change.
+"""Ingest: turns a request into a stored message, or refuses it and says what to change.
 
-handler.py      Ingest, which joins the rest: the server's gate and handler
-doorkeeper.py   who may speak here at all, decided on the head alone
-sidecar.py      which names and ports are this sidecar
-target.py       the grammar of targets, and the circuit that one belongs to
-naming.py       the four ways to name a target
-hygiene.py      which headers travel
-idempotency.py  Idempotency-Key
-handoff.py      what another holdfast hands over
-delay.py        Holdfast-Delay
-answer.py       the answer to an accepted message, prepared but for its id
-refusals.py     every refusal as data
+handler.py           Ingest, the gate and handler of the server
+admission.py         who may send to ingest, decided by the head alone
+target.py            the grammar of targets, and the lane of a target
+target_forms.py      the four forms in which a request names its target
+headers.py           which headers are forwarded; Holdfast-Delay and Idempotency-Key
+incoming_handoff.py  a message that another holdfast hands over
+refusals.py          every refusal as data
 """
-
-from holdfast.ingest.doorkeeper import read_token
-from holdfast.ingest.handler import Clock, Ingest
-
-__all__ = ["Clock", "Ingest", "read_token"]

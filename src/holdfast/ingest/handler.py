@@ -1,44 +1,36 @@
-"""Ingest itself: a request becomes a stored message and an answer, or a refusal and nothing.
+"""Ingest: turns a request into a stored message and a response, or refuses it and stores nothing.
 
-This is the hot path. What depends on the target alone is worked out once and kept in a bounded table, since
-apps send to few targets; what is left for each request is one pass over its headers, the message, and the
-commit.
+This is the hot path. Everything that depends on the target alone is computed once and kept in a bounded table, since
+apps send to few targets. Each request then costs one pass over its headers, the message, and the commit.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from holdfast.config import Address, Config
 from holdfast.core.errors import EgressDenied, StoreError, StoreFull
-from holdfast.core.message import Message, MessageId
+from holdfast.core.message import Message, MessageId, id_text
 from holdfast.http.codec import RequestHead
-from holdfast.http.message import PendingResponse, Request
-from holdfast.ingest.answer import fill_answer, prepare_answer
-from holdfast.ingest.delay import parse_delay
-from holdfast.ingest.doorkeeper import Doorkeeper
-from holdfast.ingest.handoff import taken_over
-from holdfast.ingest.hygiene import Pair, Sifted, dress, sift
-from holdfast.ingest.idempotency import idempotency_key
-from holdfast.ingest.naming import Naming
-from holdfast.ingest.refusals import (
-    EGRESS_DENIED,
-    HOST_SHARE_USED,
-    KEY_REUSED,
-    STORE_FAILED,
-    STORE_FULL,
-    Refused,
-)
-from holdfast.ingest.sidecar import Sidecar
+from holdfast.http.message import Headers, PendingResponse, Request, Response
+from holdfast.ingest.admission import AccessCheck, OwnAddress
+from holdfast.ingest.headers import Pair, SplitHeaders, idempotency_key, message_headers, parse_delay, split_headers
+from holdfast.ingest.incoming_handoff import accept_from_handoff
+from holdfast.ingest.refusals import EGRESS_DENIED, HOST_SHARE_USED, KEY_REUSED, STORE_FAILED, STORE_FULL, Refused
 from holdfast.ingest.target import lane_of
+from holdfast.ingest.target_forms import TargetForms
 from holdfast.store.port import Accept, Acceptance, Accepted, Duplicate, Hearing
 
 MAX_DESTINATIONS = 1024
-LONGEST_KEPT_NAME = 1024
+MAX_DESTINATION_NAME = 1024
 
-# A failed store means a restart, which takes seconds; room comes with deliveries or with an operator.
+# A failed store restarts within seconds. Room comes with deliveries, or from an operator.
 _RETRY_AFTER_FAILURE = ((b"retry-after", b"5"),)
 _RETRY_AFTER_FULL = ((b"retry-after", b"30"),)
+
+# As long as an id, and of bytes that no target contains.
+_ID_PLACEHOLDER = b"\0" * len(id_text(bytes(16)))
 
 
 class Clock(Protocol):
@@ -48,7 +40,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """All that depends on the target and the way it was named."""
+    """Everything that depends only on the target and the form in which it was named."""
 
     lane: str
     host: str
@@ -59,16 +51,16 @@ class Destination:
     route: str | None
     route_headers: tuple[Pair, ...]
     signed: bool
-    answer: tuple[bytes, ...]
+    response: tuple[bytes, ...]
 
 
 class Ingest:
-    """The server's gate and handler.
+    """The gate and the handler of the ingest server.
 
-    `judge_literal(host, port, route)` raises EgressDenied for addresses and ports that the egress rules
-    close; `route` tells that an operator wrote the target. `refused` is told the slug of every refusal.
-    `listening` is the address that the listener is bound to, `token` what `read_token` found. `acknowledged` is told
-    how long each answer took from the complete request on, by the clock of `seconds`.
+    `judge_literal(host, port, is_route)` raises EgressDenied for addresses and ports that the egress rules deny.
+    `is_route` means that the target is from the config. `refused` gets the slug of every refusal. `listening` is the
+    address of the listener, `token` the result of `read_token`. `acknowledged` gets the time from each complete request
+    to its response, by the clock `seconds`.
     """
 
     def __init__(
@@ -84,7 +76,7 @@ class Ingest:
         seconds: Callable[[], float] = lambda: 0.0,
         acknowledged: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        sidecar = Sidecar(listening, config.ingest.hosts)
+        own_address = OwnAddress(listening, config.ingest.hosts)
         self._config = config
         self._store = store
         self._clock = clock
@@ -92,13 +84,13 @@ class Ingest:
         self._refused = refused
         self._seconds = seconds
         self._acknowledged = acknowledged
-        self._doorkeeper = Doorkeeper(sidecar, token)
-        self._naming = Naming(sidecar, config.ingest, config.routes)
+        self._access = AccessCheck(own_address, token)
+        self._target_forms = TargetForms(own_address, config.ingest, config.routes)
         self._destinations: dict[tuple[bytes, bytes | None], Destination] = {}
 
     def gate(self, head: RequestHead) -> None:
         try:
-            self._doorkeeper.check(head)
+            self._access.check(head)
         except Refused as refused:
             self._refused(refused.refusal.slug)
             raise
@@ -111,17 +103,17 @@ class Ingest:
             raise
 
     def _submit(self, request: Request, began: float) -> PendingResponse:
-        sifted = sift(request.headers)
-        if sifted.handoff is not None:
-            return self._take_over(request, sifted, began)
-        name = (request.target, sifted.target)
+        headers = split_headers(request.headers)
+        if headers.handoff is not None:
+            return self._submit_handoff(request, headers, began)
+        name = (request.target, headers.target)
         destination = self._destinations.get(name) or self._find_destination(*name)
         now = self._clock.now()
         born, key = now, None
-        if sifted.delay is not None:
-            born += parse_delay(sifted.delay, self._config.ingest.max_delay)
-        if sifted.key is not None:
-            key = idempotency_key(sifted.key, request.method, destination.url, destination.route, request.body)
+        if headers.delay is not None:
+            born += parse_delay(headers.delay, self._config.ingest.max_delay)
+        if headers.key is not None:
+            key = idempotency_key(headers.key, request.method, destination.url, destination.route, request.body)
         # Ids are minted in the order of submission: nothing may come between here and `submit`.
         message = Message(
             self._store.mint(now),
@@ -131,45 +123,45 @@ class Ingest:
             destination.authority,
             destination.path,
             request.method,
-            dress(sifted.travelling, destination.route_headers),
+            message_headers(headers.forwarded, destination.route_headers),
             request.body,
             now,
             born,
             destination.route,
             destination.signed,
         )
-        promise = _Promise(self, message.id, destination.url, destination.answer, began)
-        self._store.submit(Accept(message, key, done=promise))
-        return promise.answer
+        pending = _PendingAccept(self, message.id, destination.url, destination.response, began)
+        self._store.submit(Accept(message, key, done=pending))
+        return pending.response
 
-    def _take_over(self, request: Request, sifted: Sifted, began: float) -> PendingResponse:
-        accept = taken_over(self._config, self._judge_literal, request, sifted, self._clock.now())
+    def _submit_handoff(self, request: Request, headers: SplitHeaders, began: float) -> PendingResponse:
+        accept = accept_from_handoff(self._config, self._check_egress, request, headers, self._clock.now())
         id, url = accept.message.id, accept.message.target
-        promise = _Promise(self, id, url, prepare_answer(self._config.ingest.ack_status, url), began)
-        accept.done = promise
+        pending = _PendingAccept(self, id, url, _prepare_response(self._config.ingest.ack_status, url), began)
+        accept.done = pending
         self._store.submit(accept)
-        return promise.answer
+        return pending.response
 
-    def keep(self, promise: "_Promise", result: object) -> None:
-        """The store has said what became of a message."""
+    def finish(self, pending: "_PendingAccept", result: object) -> None:
+        """Responds to a message, by the result of the store."""
         try:
             if type(result) is Accepted:
-                answer = fill_answer(promise.prepared, promise.id)
+                response = _fill_response(pending.prepared, pending.id)
             else:
-                answer = self._answer_otherwise(result, promise.url)
+                response = self._response_if_not_accepted(result, pending.url)
         except Refused as refused:
             self._refused(refused.refusal.slug)
-            promise.answer.resolve(refused)
+            pending.response.resolve(refused)
             return
-        promise.answer.resolve(answer)
-        self._acknowledged(self._seconds() - promise.began)
+        pending.response.resolve(response)
+        self._acknowledged(self._seconds() - pending.began)
 
-    def _answer_otherwise(self, result: object, url: str) -> bytes:
+    def _response_if_not_accepted(self, result: object, url: str) -> bytes:
         if isinstance(result, StoreError):
             _refuse_for_store(result)
         if isinstance(result, Duplicate):
-            prepared = prepare_answer(self._config.ingest.ack_status, url, duplicate=True)
-            return fill_answer(prepared, result.id)
+            prepared = _prepare_response(self._config.ingest.ack_status, url, duplicate=True)
+            return _fill_response(prepared, result.id)
         raise Refused(
             KEY_REUSED,
             "This Idempotency-Key was used for the same method, target and route with another body; use a new "
@@ -177,12 +169,9 @@ class Ingest:
         )
 
     def _find_destination(self, url: bytes, header: bytes | None) -> Destination:
-        target, route = self._naming.resolve(url, header)
-        try:
-            self._judge_literal(target.host, target.port, route is not None)
-        except EgressDenied as denied:
-            raise Refused(EGRESS_DENIED, str(denied)) from None
-        terms = self._config.routes[route] if route is not None else None
+        target, route = self._target_forms.resolve(url, header)
+        self._check_egress(target.host, target.port, route is not None)
+        settings = self._config.routes[route] if route is not None else None
         destination = Destination(
             lane_of(target, self._config.circuit),
             target.host_key,
@@ -191,26 +180,28 @@ class Ingest:
             target.path,
             target.url,
             route,
-            _wire_headers(terms.headers) if terms is not None else (),
-            terms is not None and terms.sign is not None,
-            prepare_answer(self._config.ingest.ack_status, target.url),
+            _encode_headers(settings.headers) if settings is not None else (),
+            settings is not None and settings.sign is not None,
+            _prepare_response(self._config.ingest.ack_status, target.url),
         )
-        self._keep(url, header, destination)
+        # Bounded in number and in bytes: an app may send to ever new targets.
+        if len(url) + len(header or b"") <= MAX_DESTINATION_NAME:
+            if len(self._destinations) >= MAX_DESTINATIONS:
+                self._destinations.clear()
+            self._destinations[url, header] = destination
         return destination
 
-    def _keep(self, url: bytes, header: bytes | None, destination: Destination) -> None:
-        """Bounded in number and in bytes: an app may send to ever new targets."""
-        if len(url) + len(header or b"") > LONGEST_KEPT_NAME:
-            return
-        if len(self._destinations) >= MAX_DESTINATIONS:
-            self._destinations.clear()
-        self._destinations[url, header] = destination
+    def _check_egress(self, host: str, port: int, is_route: bool) -> None:
+        try:
+            self._judge_literal(host, port, is_route)
+        except EgressDenied as denied:
+            raise Refused(EGRESS_DENIED, str(denied)) from None
 
 
-class _Promise(Hearing):
-    """What a client is owed for a message that is on its way to the disk."""
+class _PendingAccept(Hearing):
+    """A message that is not yet on disk, and the response that its client waits for."""
 
-    __slots__ = ("_ingest", "answer", "began", "id", "prepared", "url")
+    __slots__ = ("_ingest", "began", "id", "prepared", "response", "url")
 
     def __init__(self, ingest: Ingest, id: MessageId, url: str, prepared: tuple[bytes, ...], began: float) -> None:
         self._ingest = ingest
@@ -218,13 +209,28 @@ class _Promise(Hearing):
         self.url = url
         self.prepared = prepared
         self.began = began
-        self.answer = PendingResponse()
+        self.response = PendingResponse()
 
     def __call__(self, result: Any) -> None:
-        self._ingest.keep(self, result)
+        self._ingest.finish(self, result)
 
 
-def _wire_headers(headers: tuple[tuple[str, str], ...]) -> tuple[Pair, ...]:
+def _prepare_response(status: int, url: str, *, duplicate: bool = False) -> tuple[bytes, ...]:
+    """Encodes the response to an accepted message. Returns the parts around the id, which alone differs."""
+    headers: Headers = [(b"content-type", b"application/json")] if status != 204 else []
+    headers.append((b"holdfast-message-id", _ID_PLACEHOLDER))
+    if duplicate:
+        headers.append((b"holdfast-duplicate", b"true"))
+    body = b'{"id": "%s", "target": %s, "state": "queued"}' % (_ID_PLACEHOLDER, json.dumps(url).encode())
+    encoded = Response(status, headers, b"" if status == 204 else body).encode()
+    return tuple(encoded.split(_ID_PLACEHOLDER))
+
+
+def _fill_response(prepared: tuple[bytes, ...], id: MessageId) -> bytes:
+    return id_text(id).encode("ascii").join(prepared)
+
+
+def _encode_headers(headers: tuple[tuple[str, str], ...]) -> tuple[Pair, ...]:
     return tuple((name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers)
 
 

@@ -1,7 +1,7 @@
-"""Every refusal of ingest as data: its status, its slug for `type` and for counting, its title.
+"""Every refusal of ingest: its status, its slug (for `type` and for the counters), its title.
 
-What is particular to one request, and what to change, is the `detail` given where it is raised. Broken
-framing, limits and timeouts are refused by the server, before ingest hears of the request.
+The code that raises one adds a `detail` for the request, which says what to change. The server itself refuses broken
+framing, limits and timeouts, before a request reaches ingest.
 """
 
 from collections.abc import Sequence

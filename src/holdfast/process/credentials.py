@@ -17,7 +17,7 @@ from holdfast.core.errors import SecretMissing
 from holdfast.delivery.service import RouteKeys
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate, Contexts, UnusableFile
-from holdfast.ingest.doorkeeper import read_token
+from holdfast.ingest.admission import read_token
 
 _LOGIN = re.compile(rb"[^\x00-\x1f\x7f:]+:[^\x00-\x1f\x7f]*")
 

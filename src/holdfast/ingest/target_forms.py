@@ -1,6 +1,6 @@
-"""The four ways to name a target: a prefixed URL, a named route, a header, the proxy form.
+"""The four forms in which a request names its target: a prefixed URL, a route, a header, the proxy form.
 
-They may be combined only if they agree.
+A request may use several of them only if they name the same target.
 """
 
 import re
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from holdfast.config import Ingest, Route
+from holdfast.ingest.admission import OwnAddress
 from holdfast.ingest.refusals import (
     DOT_SEGMENTS,
     NO_TARGET,
@@ -17,21 +18,20 @@ from holdfast.ingest.refusals import (
     UNKNOWN_ROUTE,
     Refused,
 )
-from holdfast.ingest.sidecar import Sidecar
 from holdfast.ingest.target import Target, make_target, matches_host, parse_target
 
 ROUTE_PREFIX = b"/to/"
 
-# Any scheme, so that a wrong one is told as such; one slash is what some clients make of two.
+# Any scheme, so that a wrong one gets its own refusal. Some clients turn two slashes into one.
 _PREFIXED = re.compile(rb"/([a-z][a-z0-9+.-]*):/{1,2}(.*)", re.IGNORECASE | re.DOTALL)
 
-MOST_DECODINGS = 8
+MAX_DECODINGS = 8
 
 _CODE_POINT = re.compile(rb"%u([0-9a-f]{4})", re.IGNORECASE)
-# ASCII in two, three or four bytes of UTF-8, as lenient decoders take it.
+# ASCII in two, three or four bytes of UTF-8, which lenient decoders accept.
 _OVERLONG = re.compile(rb"(?:([\xc0\xc1])|\xe0([\x80\x81])|\xf0\x80([\x80\x81]))([\x80-\xbf])")
-# What normalisation and old code pages make of these.
-_LOOKS_LIKE = str.maketrans(
+# Normalisation and old code pages turn these characters into ASCII.
+_LOOKALIKES = str.maketrans(
     {
         **dict.fromkeys("．․﹒", "."),
         **dict.fromkeys("‥︰", ".."),
@@ -41,38 +41,39 @@ _LOOKS_LIKE = str.maketrans(
         **dict.fromkeys("％﹪", "%"),
     }
 )
-# Among blanks, and up to what a receiver may cut off. Linear: a try begins at a separator and ends before the next one.
+# With blanks around the dots, and up to a character where a receiver may cut the segment. Takes linear time: a match
+# starts at a separator and ends before the next one.
 _DOT_SEGMENT = re.compile(r"(?:\A|[/\\])[\0-\x20\x7f]*\.[\0-\x20\x7f]*(?:\.[\0-\x20\x7f]*)?(?:\Z|[/\\;?#\0\r\n])")
 
 
-class Named(NamedTuple):
-    """A target, and the name of the route that led to it."""
+class NamedTarget(NamedTuple):
+    """A target, and the name of its route."""
 
     target: Target
     route: str | None
 
 
-class Naming:
-    def __init__(self, sidecar: Sidecar, ingest: Ingest, routes: Mapping[str, Route]) -> None:
-        self._sidecar = sidecar
+class TargetForms:
+    def __init__(self, own_address: OwnAddress, ingest: Ingest, routes: Mapping[str, Route]) -> None:
+        self._own_address = own_address
         self._ingest = ingest
         self._routes = {name.encode(): (name, route.url.encode()) for name, route in routes.items()}
 
-    def resolve(self, url: bytes, header: bytes | None) -> Named:
-        """What a request line's URL and `Holdfast-Target` name together."""
+    def resolve(self, url: bytes, header: bytes | None) -> NamedTarget:
+        """Returns the target of a request line's URL and `Holdfast-Target`. Raises Refused."""
         absolute = None if url[:1] == b"/" else parse_target(url)
-        if absolute is not None and not self._sidecar.is_target(absolute):
-            named: Named | None = self._by_proxy(absolute)
+        if absolute is not None and not self._own_address.is_target(absolute):
+            named: NamedTarget | None = self._by_proxy(absolute)
         else:
             url = url if absolute is None else absolute.path
             named = self._by_path(url)
         if header is None:
             if named is None:
-                raise Refused(NO_TARGET, self._the_four_ways())
+                raise Refused(NO_TARGET, self._explain_forms())
             return named
         return self._with_header(url, named, parse_target(header))
 
-    def _with_header(self, url: bytes, named: Named | None, by_header: Target) -> Named:
+    def _with_header(self, url: bytes, named: NamedTarget | None, by_header: Target) -> NamedTarget:
         if named is None and url != b"/":
             raise Refused(
                 NO_TARGET,
@@ -80,17 +81,17 @@ class Naming:
             )
         if named is not None and named.target != by_header:
             raise Refused(TWO_TARGETS, "The URL and Holdfast-Target name different targets; leave one of them out.")
-        return named or Named(by_header, None)
+        return named or NamedTarget(by_header, None)
 
-    def _by_path(self, url: bytes) -> Named | None:
+    def _by_path(self, url: bytes) -> NamedTarget | None:
         if url.startswith(ROUTE_PREFIX):
             return self._by_route(url[len(ROUTE_PREFIX) :])
         prefixed = _PREFIXED.fullmatch(url)
         if prefixed is None:
             return None
-        return Named(parse_target(b"%s://%s" % prefixed.groups()), None)
+        return NamedTarget(parse_target(b"%s://%s" % prefixed.groups()), None)
 
-    def _by_route(self, rest: bytes) -> Named:
+    def _by_route(self, rest: bytes) -> NamedTarget:
         path, question_mark, query = rest.partition(b"?")
         name, slash, extra = path.partition(b"/")
         if name not in self._routes:
@@ -105,22 +106,22 @@ class Naming:
                 "The path behind a route has a segment that a receiver may read as . or ..; write the path without it.",
             )
         route, base = self._routes[name]
-        return Named(parse_target(_append(base, slash + extra, question_mark + query)), route)
+        return NamedTarget(parse_target(_append(base, slash + extra, question_mark + query)), route)
 
-    def _by_proxy(self, target: Target) -> Named:
+    def _by_proxy(self, target: Target) -> NamedTarget:
         if not matches_host(target.host, self._ingest.proxy_hosts):
             raise Refused(
                 NOT_PROXIED,
                 f'"{target.host}" is not in ingest.proxy_hosts: add it there, or prefix the URL '
-                f"as in http://{self._sidecar.listening}/{target.scheme}://{target.authority}/.",
+                f"as in http://{self._own_address.listening}/{target.scheme}://{target.authority}/.",
             )
         if target.scheme == "http" and matches_host(target.host, self._ingest.upgrade_to_https):
             port = 443 if target.port == 80 else target.port
             target = make_target("https", target.host, port, target.path)
-        return Named(target, None)
+        return NamedTarget(target, None)
 
-    def _the_four_ways(self) -> str:
-        here = f"http://{self._sidecar.listening}"
+    def _explain_forms(self) -> str:
+        here = f"http://{self._own_address.listening}"
         return (
             "The request names no target. Name it in one of four ways: "
             f"prefix the URL, {here}/https://api.example.com/hooks/7; "
@@ -131,13 +132,13 @@ class Naming:
 
 
 def _has_dot_segment(path: bytes) -> bool:
-    """Whether there is a segment that some receiver reads as `.` or `..`: what is behind a route can't leave it.
+    """Whether some receiver may read a segment as `.` or `..`: a path behind a route must not leave the route.
 
-    Receivers decode once or more, resolve dots before or after that, cut parameters off, and trim. What is a dot
-    segment after some of this is one after all of it, so only the last reading is judged. What can be decoded even then
-    is taken for one.
+    Receivers decode once or more, resolve dots before or after that, cut parameters off, and trim. A dot segment after
+    some of these steps is also one after all of them, so only the last reading is judged. A path that can still be
+    decoded after `MAX_DECODINGS` steps counts as having one.
     """
-    for _ in range(MOST_DECODINGS):
+    for _ in range(MAX_DECODINGS):
         path, before = _decoded(path), path
         if path == before:
             break
@@ -150,12 +151,12 @@ def _has_dot_segment(path: bytes) -> bool:
 
 
 def _decoded(path: bytes) -> bytes:
-    """A path decoded once, with lookalikes as the characters that they stand for."""
+    """Decodes a path once, and replaces lookalike characters."""
     path = unquote_to_bytes(_CODE_POINT.sub(_encoded, path))
     if path.isascii():
         return path
     text = _OVERLONG.sub(_short_form, path).decode("utf-8", "surrogateescape")
-    return text.translate(_LOOKS_LIKE).encode("utf-8", "surrogateescape")
+    return text.translate(_LOOKALIKES).encode("utf-8", "surrogateescape")
 
 
 def _encoded(found: re.Match[bytes]) -> bytes:
@@ -168,7 +169,7 @@ def _short_form(found: re.Match[bytes]) -> bytes:
 
 
 def _append(base: bytes, extra: bytes, query: bytes) -> bytes:
-    """A route's URL with what a request adds: `extra` begins with its slash, `query` with its mark."""
+    """Adds path and query to the URL of a route. `extra` starts with its slash, `query` with its question mark."""
     location, mark, own_query = base.partition(b"?")
     if extra:
         location = location.removesuffix(b"/") + extra

@@ -1,4 +1,4 @@
-"""What another holdfast hands over: taken with the token alone, as it stood, by the config of this side."""
+"""Messages that another holdfast hands over."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ async def hand_over(
     return await it.post("/", said if of.pop("bare", False) else [WITH_TOKEN, *said], **of)
 
 
-async def test_it_is_stored_as_it_stood_with_its_own_id() -> None:
+async def test_a_message_keeps_its_id_and_its_place() -> None:
     place = Place(Standing.RETRY, NOW - 5_000, NOW + 60_000, 5, 7, True)
     async with gateway(token=TOKEN) as it:
         answer = await hand_over(it, facts(place), ("X-Own", "1"), ("Idempotency-Key", "app"), method="PUT")
@@ -42,7 +42,7 @@ async def test_it_is_stored_as_it_stood_with_its_own_id() -> None:
             assert transaction.count(Table.RETRY, b"api.example.com:443") == 1
 
 
-async def test_again_is_a_duplicate_also_with_the_apps_own_key() -> None:
+async def test_a_second_handoff_is_a_duplicate_also_with_a_key_of_the_app() -> None:
     async with gateway(token=TOKEN) as it:
         own = ("Idempotency-Key", "app")
         assert (await hand_over(it, facts(), own)).header("holdfast-duplicate") is None
@@ -55,7 +55,7 @@ async def test_again_is_a_duplicate_also_with_the_apps_own_key() -> None:
         assert len(it.messages) == 2
 
 
-async def test_without_a_token_here_nothing_is_taken() -> None:
+async def test_without_a_token_here_a_handoff_is_refused() -> None:
     async with gateway() as it:
         answer = await hand_over(it, facts())
         assert (answer.status, answer.slug) == (403, "handoff-needs-token")
@@ -64,13 +64,13 @@ async def test_without_a_token_here_nothing_is_taken() -> None:
 
 
 @pytest.mark.parametrize("headers", [[], [("Holdfast-Token", "wrong")], [("Proxy-Authorization", "Bearer s3cret")]])
-async def test_with_another_token_nothing_is_taken(headers: list[tuple[str, str]]) -> None:
+async def test_with_another_token_a_handoff_is_refused(headers: list[tuple[str, str]]) -> None:
     async with gateway(token=TOKEN) as it:
         answer = await hand_over(it, facts(), *headers, bare=True)
         assert (answer.status, answer.slug) == (403, "wrong-token")
 
 
-async def test_a_header_of_a_route_may_look_like_a_browsers() -> None:
+async def test_headers_of_a_message_may_look_like_those_of_a_browser() -> None:
     async with gateway(token=TOKEN) as it:
         assert (await hand_over(it, facts(), ("Origin", "https://app.example"))).status == 202
         assert it.message.headers == ((b"origin", b"https://app.example"),)
@@ -84,7 +84,7 @@ async def test_a_header_of_a_route_may_look_like_a_browsers() -> None:
         [("Holdfast-Handoff", facts()), ("Holdfast-Delay", "1s")],
     ],
 )
-async def test_nonsense_is_400_and_says_so(headers: list[tuple[str, str]]) -> None:
+async def test_a_malformed_handoff_is_400_with_the_reason(headers: list[tuple[str, str]]) -> None:
     async with gateway(token=TOKEN) as it:
         answer = await it.post("/", [WITH_TOKEN, ("Holdfast-Target", "https://api.example.com/"), *headers])
         assert (answer.status, answer.slug) == (400, "bad-handoff")
@@ -92,13 +92,13 @@ async def test_nonsense_is_400_and_says_so(headers: list[tuple[str, str]]) -> No
 
 
 @pytest.mark.parametrize("target", ["/", "/https://api.example.com/", "/to/billing"])
-async def test_the_target_is_named_in_its_header_alone(target: str) -> None:
+async def test_the_target_is_named_in_its_header_only(target: str) -> None:
     async with gateway({"routes": {"billing": {"url": "https://api.example.com/"}}}, token=TOKEN) as it:
         headers = [WITH_TOKEN, ("Holdfast-Handoff", facts())]
         assert (await it.post(target, headers)).slug == "bad-handoff"
 
 
-async def test_a_get_is_no_hand_over() -> None:
+async def test_a_handoff_by_get_is_refused() -> None:
     async with gateway(token=TOKEN) as it:
         assert (await hand_over(it, facts(), method="GET")).status == 405
 
@@ -128,14 +128,14 @@ async def test_a_route_of_the_same_name_opens_its_own_host(url: str, route: str 
 
 
 @pytest.mark.parametrize("routes", [{}, {"billing": {"url": "https://other.example.com/"}}])
-async def test_of_an_unknown_route_it_goes_on_without_one(routes: dict[str, Any]) -> None:
+async def test_a_message_of_an_unknown_route_is_accepted_without_a_route(routes: dict[str, Any]) -> None:
     async with gateway({"routes": routes}, token=TOKEN) as it:
         assert (await hand_over(it, facts(route="billing"))).status == 202
         assert (it.message.route, it.message.signed) == (None, False)
 
 
 @pytest.mark.parametrize(("sign", "status"), [(SECRET, 202), (None, 404)])
-async def test_a_signed_one_is_taken_where_it_can_be_signed(sign: object, status: int) -> None:
+async def test_a_signed_message_is_accepted_only_if_its_route_signs_here(sign: object, status: int) -> None:
     route = {"url": "https://api.example.com/", **({"sign": sign} if sign else {})}
     async with gateway({"routes": {"billing": route}}, token=TOKEN) as it:
         assert (await hand_over(it, facts(route="billing", signed=True))).status == status

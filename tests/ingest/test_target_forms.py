@@ -1,4 +1,4 @@
-"""The four ways to name a target."""
+"""The four forms in which a request names its target."""
 
 from urllib.parse import unquote_to_bytes
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import Address, build
-from holdfast.ingest.naming import Naming
+from holdfast.ingest.admission import OwnAddress
 from holdfast.ingest.refusals import (
     BAD_TARGET,
     DOT_SEGMENTS,
@@ -17,12 +17,12 @@ from holdfast.ingest.refusals import (
     UNKNOWN_ROUTE,
     Refused,
 )
-from holdfast.ingest.sidecar import Sidecar
+from holdfast.ingest.target_forms import TargetForms
 
 TARGET = "https://api.example.com/hooks/7?x=1"
 
 
-def naming(**ingest) -> Naming:
+def naming(**ingest) -> TargetForms:
     config = build(
         {
             "ingest": ingest,
@@ -35,7 +35,7 @@ def naming(**ingest) -> Naming:
             },
         }
     )
-    return Naming(Sidecar(Address("127.0.0.1", 8800), config.ingest.hosts), config.ingest, config.routes)
+    return TargetForms(OwnAddress(Address("127.0.0.1", 8800), config.ingest.hosts), config.ingest, config.routes)
 
 
 def resolve(url: str, header: str | None = None, **ingest) -> str:
@@ -58,7 +58,7 @@ def refusal(url: str, header: str | None = None, **ingest):
         "/Https:/API.example.com:443/hooks/7?x=1",
     ],
 )
-def test_prefix(url):
+def test_a_prefixed_url_names_its_target(url):
     assert resolve(url) == TARGET
 
 
@@ -67,7 +67,7 @@ def test_a_prefixed_path_is_unchanged():
 
 
 @pytest.mark.parametrize("url", ["/https:///x", "/ftp://example.com/", "/https://127.1/", "/https:/", "/https://a@b/"])
-def test_a_bad_prefixed_target_is_told_as_such(url):
+def test_a_bad_prefixed_target_is_refused_as_a_bad_target(url):
     assert refusal(url) is BAD_TARGET
 
 
@@ -95,11 +95,11 @@ def test_a_bad_prefixed_target_is_told_as_such(url):
         ("/to/mark?x=1", "https://hooks.example.com/in?x=1"),
     ],
 )
-def test_route(url, target):
+def test_a_route_gets_the_rest_of_path_and_query(url, target):
     assert resolve(url) == target
 
 
-def test_a_route_is_named_in_the_result_and_only_there():
+def test_the_result_names_the_route():
     assert naming().resolve(b"/to/billing/x", None).route == "billing"
     assert naming().resolve(b"/https://hooks.example.com/in/x", None).route is None
 
@@ -108,7 +108,7 @@ def test_a_route_is_named_in_the_result_and_only_there():
     "extra",
     ["/..", "/.", "/../x", "/./x", "/a/..", "/%2e%2e", "/.%2E/x", "/%2E./x", "/%2e", "/a%2f..%2fb", "/..%5Cb"],
 )  # fmt: skip
-def test_dot_segments_behind_a_route(extra):
+def test_dot_segments_behind_a_route_are_refused(extra):
     assert refusal("/to/billing" + extra) is DOT_SEGMENTS
 
 
@@ -139,11 +139,11 @@ def test_every_spelling_of_a_dot_segment_is_refused(dot, count):
         assert caught.value.refusal is DOT_SEGMENTS
 
 
-def test_two_dots_in_one_character():
+def test_two_dots_in_one_character_are_refused():
     assert refusal("/to/billing/%e2%80%a5/x") is DOT_SEGMENTS
 
 
-def test_what_is_encoded_without_end_is_refused():
+def test_a_path_encoded_too_often_is_refused():
     assert resolve("/to/billing/" + "%25" + "25" * 5 + "61").endswith("61")
     assert refusal("/to/billing/" + "%25" + "25" * 9 + "61") is DOT_SEGMENTS
 
@@ -157,7 +157,7 @@ def test_what_is_encoded_without_end_is_refused():
         "/%c3%a9..", "/@.", "/..=",
     ],
 )  # fmt: skip
-def test_an_ordinary_path_goes_on_unchanged(extra):
+def test_an_ordinary_path_is_unchanged(extra):
     assert resolve("/to/billing" + extra + "?..=.") == "https://hooks.example.com/in" + extra + "?..=."
 
 
@@ -170,31 +170,31 @@ NAMES = st.tuples(
 
 
 @given(st.lists(NAMES, max_size=5))
-def test_ordinary_names_go_on_unchanged(names):
+def test_ordinary_names_are_unchanged(names):
     extra = "".join("/" + name for name in names)
     assert resolve("/to/billing" + extra) == "https://hooks.example.com/in" + extra
 
 
 @pytest.mark.parametrize("url", ["/to/other", "/to/", "/to//billing", "/to/Billing", "/to/../billing", "/to/?x"])
-def test_unknown_route(url):
+def test_an_unknown_route_is_refused(url):
     assert refusal(url) is UNKNOWN_ROUTE
 
 
-def test_header():
+def test_a_header_names_the_target():
     assert resolve("/", TARGET) == TARGET
 
 
 @pytest.mark.parametrize("url", ["/?x=1", "/?", "/other", "//"])
-def test_with_the_header_nothing_else_is_in_the_url(url):
+def test_with_the_header_the_url_must_be_empty(url):
     assert refusal(url, TARGET) is NO_TARGET
 
 
 @pytest.mark.parametrize("url", ["/", "/hooks/7", "/to", "/?x=1", "/api.example.com/hooks", "http://127.0.0.1:8800/"])
-def test_no_target(url):
+def test_a_url_without_a_target_is_refused(url):
     assert refusal(url) is NO_TARGET
 
 
-def test_without_a_target_the_four_ways_are_shown():
+def test_a_refusal_without_a_target_shows_the_four_forms():
     with pytest.raises(Refused) as caught:
         resolve("/")
     for way in ("127.0.0.1:8800/https://", "/to/", "Holdfast-Target:", "http_proxy="):
@@ -210,11 +210,11 @@ def test_without_a_target_the_four_ways_are_shown():
         ("http://api.example.com/", "https://api.example.com/"),
     ],
 )
-def test_two_different_targets(url, header):
+def test_two_different_targets_are_refused(url, header):
     assert refusal(url, header, proxy_hosts=["*"]) is TWO_TARGETS
 
 
-def test_the_same_target_twice_is_one():
+def test_the_same_target_in_two_forms_is_accepted():
     assert resolve("/https:/API.example.com/hooks/7?x=1", TARGET) == TARGET
     named = naming().resolve(b"/to/billing", b"https://hooks.example.com/in")
     assert named.route == "billing"
@@ -235,26 +235,26 @@ def test_the_same_target_twice_is_one():
         ("https://127.0.0.1:8800/a", {"proxy_hosts": ["*"]}, "https://127.0.0.1:8800/a"),
     ],
 )  # fmt: skip
-def test_proxy(url, ingest, target):
+def test_the_proxy_form_names_its_target(url, ingest, target):
     assert resolve(url, **ingest) == target
 
 
 @pytest.mark.parametrize(
     "ingest", [{}, {"proxy_hosts": ["other.test"]}, {"upgrade_to_https": ["*"]}, {"proxy_hosts": ["*.api.example.com"]}]
 )  # fmt: skip
-def test_proxy_only_for_listed_hosts(ingest):
+def test_the_proxy_form_is_for_listed_hosts_only(ingest):
     assert refusal("http://api.example.com/", **ingest) is NOT_PROXIED
 
 
 @pytest.mark.parametrize(
     "authority", ["127.0.0.1:8800", "localhost:8800", "LOCALHOST:8800", "[::1]:8800", "gate.test:8800"]
 )
-def test_an_absolute_url_of_this_sidecar_is_taken_as_origin_form(authority):
+def test_an_absolute_url_of_this_sidecar_is_read_as_origin_form(authority):
     assert resolve(f"http://{authority}/https://api.example.com/hooks/7?x=1", hosts=["gate.test"]) == TARGET
     assert resolve(f"http://{authority}/", TARGET, hosts=["gate.test"]) == TARGET
 
 
-def test_upgrading_is_for_the_proxy_form_alone():
+def test_only_the_proxy_form_is_upgraded_to_https():
     assert resolve("/http://h.test/", upgrade_to_https=["*"], proxy_hosts=["*"]) == "http://h.test/"
 
 
@@ -266,7 +266,7 @@ PIECES = st.lists(
 
 
 @given(PIECES)
-def test_nothing_behind_a_route_leaves_it(extra):
+def test_no_path_behind_a_route_leaves_it(extra):
     try:
         target = naming().resolve(b"/to/billing" + extra.encode(), None).target
     except Refused:
