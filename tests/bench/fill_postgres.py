@@ -12,7 +12,7 @@ from time import perf_counter
 from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.ownership import SHARDS, shard_of
-from holdfast.store.port import ALL_CLASSES, Ask
+from holdfast.store.port import ALL_CLASSES, LaneQuery
 from holdfast.store.postgres import lanes, queries, reads, rows
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.migration import prepare_database
@@ -93,7 +93,7 @@ def _reads(connection: Connection, host: str, terms: Terms) -> list[float]:
     """Of the next ones each time."""
     taken, read_to = [], b""
     for _ in range(TIMES):
-        ask = Ask(host, terms.now, READ, READ, None, frozenset(), read_to)
+        ask = LaneQuery(host, terms.now, READ, READ, None, frozenset(), read_to)
         began = perf_counter()
         (view,) = reads.survey(connection, [ask], range(SHARDS))
         taken.append(perf_counter() - began)

@@ -26,7 +26,7 @@ from tests.bench.fill import AT_ONCE, message
 from tests.support.harness import HOLDFAST, Gateway, Receiver, running, until
 
 
-async def bury(folder: Path, count: int, host: str) -> None:
+async def add_dead(folder: Path, count: int, host: str) -> None:
     """Accept messages and let each die of its only attempt, through the ordinary write path."""
     config = build({"store": {"path": str(folder), "max_size": "4GiB", "host_share": 1.0}})
     clock = BootClock()
@@ -62,7 +62,7 @@ def main() -> None:
     receiver = Receiver()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        trio.run(bury, store, count, f"127.0.0.1:{receiver.port}")
+        trio.run(add_dead, store, count, f"127.0.0.1:{receiver.port}")
         with running(store, store__host_share="1.0") as gateway:
             began = perf_counter()
             first = replay(gateway)

@@ -34,16 +34,16 @@ from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Engine
 from holdfast.store.port import (
     Accept,
-    Ask,
     Deliver,
     Fail,
     IdempotencyKey,
+    LaneQuery,
+    LaneView,
+    MessageView,
     Operation,
     SaveLane,
     Shelve,
     Store,
-    Story,
-    View,
 )
 from tests.contract.inside import Inside
 from tests.contract.inside import dump as dump
@@ -248,7 +248,7 @@ class Desk(Inside):
         self.clock.at += 1
         return Entry(entry.message, Place(Standing.RETRY, entry.message.born, due, retry, 1, held))
 
-    async def bury(self, entry: Entry) -> None:
+    async def add_dead(self, entry: Entry) -> None:
         await self.fail(entry, EXHAUSTED)
 
     async def save(self, *lanes: Lane) -> None:
@@ -278,9 +278,9 @@ class Desk(Inside):
         due: int = 100,
         probed: bytes | None = None,
         skip: Sequence[MessageId] = (),
-    ) -> View:
+    ) -> LaneView:
         now = self.clock.at if at is None else at
-        [view] = await self.ledger.survey([Ask(lane, now, fresh, due, probed, frozenset(skip))])
+        [view] = await self.ledger.survey([LaneQuery(lane, now, fresh, due, probed, frozenset(skip))])
         return view
 
     async def next_probe(self, probed: bytes | None = None, **ask: Any) -> Entry | None:
@@ -296,11 +296,11 @@ class Desk(Inside):
             if after is None:
                 return entries
 
-    async def story(self, of: Entry | Message) -> Story:
+    async def message_view(self, of: Entry | Message) -> MessageView:
         message = of.message if isinstance(of, Entry) else of
-        story = await self.ledger.story(message.id)
-        assert story is not None
-        return story
+        view = await self.ledger.message_view(message.id)
+        assert view is not None
+        return view
 
     async def wakes_at(self, moment: int) -> bool:
         """Whether the first lane of all needs attention then."""

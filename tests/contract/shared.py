@@ -9,7 +9,18 @@ import trio
 
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import MessageId, id_text
-from holdfast.store.port import Accept, Accepted, Ask, Operation, ReplayDead, Retried, RetryNow, SaveLane, Shelve, Swept
+from holdfast.store.port import (
+    Accept,
+    Accepted,
+    BulkResult,
+    LaneQuery,
+    Operation,
+    ReplayDead,
+    Retried,
+    RetryNow,
+    SaveLane,
+    Shelve,
+)
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import Desk, lane
@@ -35,7 +46,7 @@ class OwnersStore(PostgresStore):
         result = await super().perform(operation)
         if isinstance(operation, Accept) and isinstance(result, Accepted):
             return Accepted(active=not await self._seat(operation))
-        if isinstance(operation, ReplayDead) and isinstance(result, Swept):
+        if isinstance(operation, ReplayDead) and isinstance(result, BulkResult):
             await self._shelve(result.ids)
         if isinstance(operation, RetryNow) and result is Retried.REPLAYED:
             await self._shelve([operation.id])
@@ -54,9 +65,9 @@ class OwnersStore(PostgresStore):
 
     async def _shelve(self, ids: Sequence[MessageId]) -> None:
         for id in ids:
-            story = await self.story(id)
-            assert story is not None, id_text(id)
-            await super().perform(Shelve([story.message]))
+            view = await self.message_view(id)
+            assert view is not None, id_text(id)
+            await super().perform(Shelve([view.message]))
 
 
 @dataclass
@@ -146,5 +157,5 @@ class SharedDesk(Desk):
             assert connection.execute(statement.encode(), values).rowcount == 1
 
 
-def _everything_of(lane: str) -> Ask:
-    return Ask(lane, 1 << 60, 1, 1, None, frozenset())
+def _everything_of(lane: str) -> LaneQuery:
+    return LaneQuery(lane, 1 << 60, 1, 1, None, frozenset())

@@ -15,7 +15,7 @@ SIZES = [0, 1, 1024, 1_700, 1_989, 1_990, 1_991, 4_079, 4_080, 4_081, 8_160, 8_1
 async def test_is_on_disk_when_perform_returns(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.restart_after_a_kill()
-    assert (await desk.story(entry)).message == entry.message
+    assert (await desk.message_view(entry)).message == entry.message
 
 
 async def test_is_active_while_nothing_waits_in_its_lane(desk: Desk) -> None:
@@ -30,8 +30,8 @@ async def test_is_active_while_nothing_waits_in_its_lane(desk: Desk) -> None:
 async def test_an_active_message_is_in_no_queue(desk: Desk) -> None:
     entry = await desk.accept()
     assert (await desk.look()).fresh == []
-    assert (await desk.story(entry)).state is MessageState.QUEUED
-    assert (await desk.story(entry)).place == Place(Standing.ACTIVE, NOW)
+    assert (await desk.message_view(entry)).state is MessageState.QUEUED
+    assert (await desk.message_view(entry)).place == Place(Standing.ACTIVE, NOW)
 
 
 async def test_a_group_is_told_in_the_order_of_submission(desk: Desk, kind: str) -> None:
@@ -66,7 +66,7 @@ async def test_a_body_comes_back_as_it_came(desk: Desk, size: int) -> None:
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     [entry] = await desk.accept_waiting(body=body)
     assert entry.message == desk.messages[0]
-    assert (await desk.story(entry)).size == size
+    assert (await desk.message_view(entry)).size == size
 
 
 async def test_odd_bytes_come_back_as_they_came(desk: Desk) -> None:

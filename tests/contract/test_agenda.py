@@ -6,7 +6,7 @@ from pytest import mark
 
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit
-from holdfast.store.port import Accept, Agenda, Ask, Forget, ReviewLanes, SaveLane, Shelve
+from holdfast.store.port import Accept, Agenda, Forget, LaneQuery, ReviewLanes, SaveLane, Shelve
 from tests.contract.builders import (
     DAY,
     EVER,
@@ -232,7 +232,7 @@ async def test_a_survey_ends_once_enough_bytes_were_read(desk: Desk) -> None:
     names = [f"h{number}" for number in range(100)]
     for name in names:
         await desk.accept_waiting(name, body=b"x" * 1_000)
-    asks = [Ask(name, NOW + HOUR, 10, 10, None, frozenset()) for name in names]
+    asks = [LaneQuery(name, NOW + HOUR, 10, 10, None, frozenset()) for name in names]
     views = await desk.ledger.survey(asks, 10_000)
     assert 10 < len(views) < 100
     assert all(len(view.fresh) == 1 for view in views)

@@ -113,15 +113,15 @@ async def test_a_broken_message_has_no_story_and_hides_no_other(desk: Desk) -> N
     entries = [await desk.accept() for _ in range(3)]
     desk.spoil_message(entries[1].message.id)
     with raises(CorruptRecord):
-        await desk.ledger.story(entries[1].message.id)
-    page, _ = await desk.ledger.stories(None, None, None, 10)
-    assert [story.message.id for story in page] == ids([entries[0], entries[2]])
+        await desk.ledger.message_view(entries[1].message.id)
+    page, _ = await desk.ledger.message_views(None, None, None, 10)
+    assert [view.message.id for view in page] == ids([entries[0], entries[2]])
 
 
 async def test_a_broken_dead_letter_stays_and_the_rest_is_replayed(desk: Desk) -> None:
     entries = [await desk.accept() for _ in range(3)]
     for entry in entries:
-        await desk.bury(entry)
+        await desk.add_dead(entry)
     desk.spoil_message(entries[0].message.id)
     assert (await desk.ledger.perform(ReplayDead(DeadFilter(HOST), NOW, 10))).count == 2
     assert ids((await desk.look()).fresh) == ids(entries[1:])
@@ -130,7 +130,7 @@ async def test_a_broken_dead_letter_stays_and_the_rest_is_replayed(desk: Desk) -
 
 async def test_a_broken_dead_letter_is_purged_with_all_that_is_left_of_it(desk: Desk) -> None:
     entry = await desk.accept(body=bytes(10_000), key=idempotency("a"))
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     desk.spoil_message(entry.message.id)
     assert await desk.ledger.perform(Purge(0, EVER, 0, 10)) == 1
     assert desk.undelivered() == []

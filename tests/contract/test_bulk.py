@@ -4,7 +4,17 @@ from pytest import mark
 
 from holdfast.core.message import DeadReason, MessageState, Place, Standing
 from holdfast.store.embedded.tables import Table
-from holdfast.store.port import Accept, DeadFilter, Deliver, Duplicate, Expire, Finished, Forget, Purge, ReplayDead
+from holdfast.store.port import (
+    Accept,
+    DeadFilter,
+    Deliver,
+    Duplicate,
+    Expire,
+    Forget,
+    OldestFinished,
+    Purge,
+    ReplayDead,
+)
 from tests.contract.builders import (
     DAY,
     EPOCH,
@@ -48,19 +58,19 @@ async def test_what_waits_and_what_is_retried_expires_by_age(desk: Desk) -> None
     expired = await desk.ledger.perform(expire(NOW + 3))
     assert sorted(expired) == [message.id for message in desk.messages[:3]]
     for message in desk.messages[:3]:
-        story = await desk.story(message)
-        assert (story.state, story.dead_reason) == (MessageState.DEAD, DeadReason.EXPIRED)
-        assert story.finished_at == NOW + DAY
-    assert (await desk.story(young)).state is MessageState.HELD
+        view = await desk.message_view(message)
+        assert (view.state, view.dead_reason) == (MessageState.DEAD, DeadReason.EXPIRED)
+        assert view.finished_at == NOW + DAY
+    assert (await desk.message_view(young)).state is MessageState.HELD
 
 
 async def test_an_expired_message_keeps_its_attempts(desk: Desk) -> None:
     entry = await desk.retrying(NOW + HOUR, retry=5)
     await desk.save(frozen())
     await desk.ledger.perform(expire())
-    story = await desk.story(entry)
-    assert story.place == Place(Standing.DEAD, NOW, NOW + DAY, 5, 1)
-    assert len(story.attempts) == 1
+    view = await desk.message_view(entry)
+    assert view.place == Place(Standing.DEAD, NOW, NOW + DAY, 5, 1)
+    assert len(view.attempts) == 1
 
 
 async def test_expiry_goes_in_bounded_steps(desk: Desk) -> None:
@@ -88,7 +98,7 @@ async def test_a_delayed_message_is_as_old_as_its_first_due_time(desk: Desk) -> 
 
 async def test_a_replayed_message_is_as_old_as_its_replay(desk: Desk) -> None:
     entry = await desk.accept()
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     await desk.ledger.perform(replay())
     await desk.save(frozen())
     assert await desk.ledger.perform(expire(NOW + DAY)) == []
@@ -108,19 +118,19 @@ async def test_a_replay_starts_a_new_life_with_attempts_running_on(desk: Desk) -
     entry = await desk.accept(body=bytes(5_000))
     await desk.fail(entry, retry_at(11, NOW))
     [again] = (await desk.look()).due
-    await desk.bury(again)
+    await desk.add_dead(again)
     assert (await desk.ledger.perform(replay())).count == 1
     [replayed] = (await desk.look()).fresh
     assert replayed.message == entry.message
     assert replayed.place == Place(Standing.WAITING, NOW + DAY, retry=0, attempts=2)
-    story = await desk.story(entry)
-    assert (story.state, story.dead_reason, len(story.attempts)) == (MessageState.QUEUED, None, 2)
+    view = await desk.message_view(entry)
+    assert (view.state, view.dead_reason, len(view.attempts)) == (MessageState.QUEUED, None, 2)
 
 
 async def test_a_replay_takes_the_longest_dead_first_in_bounded_steps(desk: Desk) -> None:
     entries = [await desk.accept() for _ in range(5)]
     for entry in entries:
-        await desk.bury(entry)
+        await desk.add_dead(entry)
         desk.clock.at += 1
     steps = [(await desk.ledger.perform(replay(limit=2))).count for _ in range(2)]
     assert steps == [2, 2]
@@ -131,15 +141,15 @@ async def test_a_replay_takes_the_longest_dead_first_in_bounded_steps(desk: Desk
 
 async def test_a_replay_takes_only_what_died_before(desk: Desk) -> None:
     first, second = [await desk.accept() for _ in range(2)]
-    await desk.bury(first)
+    await desk.add_dead(first)
     desk.clock.at += MINUTE
-    await desk.bury(second)
+    await desk.add_dead(second)
     assert (await desk.ledger.perform(replay(NOW + MINUTE))).count == 1
     assert ids((await desk.look()).fresh) == ids([first])
 
 
 async def test_a_replay_wakes_a_lane_that_was_forgotten(desk: Desk) -> None:
-    await desk.bury(await desk.accept(host="h.example:443"))
+    await desk.add_dead(await desk.accept(host="h.example:443"))
     assert await desk.ledger.perform(Forget(HOST)) is True
     await desk.ledger.perform(replay())
     assert await desk.first_wake() == NOW + DAY
@@ -150,13 +160,13 @@ async def test_a_replay_wakes_a_lane_that_was_forgotten(desk: Desk) -> None:
 
 async def test_a_replayed_message_can_die_again(desk: Desk) -> None:
     entry = await desk.accept()
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     await desk.ledger.perform(replay())
     [again] = (await desk.look()).fresh
     desk.clock.at = NOW + 2 * DAY
-    await desk.bury(again)
-    story = await desk.story(entry)
-    assert (story.finished_at, len(story.attempts)) == (NOW + 2 * DAY + 20, 2)
+    await desk.add_dead(again)
+    view = await desk.message_view(entry)
+    assert (view.finished_at, len(view.attempts)) == (NOW + 2 * DAY + 20, 2)
     assert (await desk.ledger.statistics()).dead == 1
 
 
@@ -167,12 +177,12 @@ async def test_delivered_dead_and_keys_each_leave_at_their_own_time(desk: Desk) 
     delivered = await desk.accept(key=idempotency("a"))
     await desk.deliver(delivered)
     dead = await desk.accept()
-    await desk.bury(dead)
+    await desk.add_dead(dead)
     assert await desk.ledger.perform(purge(NOW, NOW + 20, NOW)) == 0
     assert await desk.ledger.perform(purge(delivered=NOW + 1)) == 1
-    assert await desk.ledger.story(delivered.message.id) is None
+    assert await desk.ledger.message_view(delivered.message.id) is None
     assert await desk.ledger.perform(purge(dead=NOW + 21)) == 1
-    assert await desk.ledger.story(dead.message.id) is None
+    assert await desk.ledger.message_view(dead.message.id) is None
     assert desk.keys() != 0
     assert await desk.ledger.perform(purge(keys=NOW + EPOCH)) == 1
     assert desk.keys() == 0
@@ -189,7 +199,7 @@ async def test_a_key_is_never_purged_before_its_time(desk: Desk) -> None:
 async def test_a_purge_is_bounded(desk: Desk) -> None:
     for number in range(4):
         await desk.deliver(await desk.accept(key=idempotency(str(number))))
-        await desk.bury(await desk.accept())
+        await desk.add_dead(await desk.accept())
     everything = purge(EVER, EVER, NOW + 2 * EPOCH, limit=3)
     steps = []
     while not steps or steps[-1]:
@@ -218,7 +228,7 @@ async def test_nothing_of_a_purged_message_is_left(desk: Desk, end: str, size: i
     if end == "delivered":
         await desk.deliver(again, number=3)
     else:
-        await desk.bury(again)
+        await desk.add_dead(again)
     if end == "replayed":
         await desk.ledger.perform(replay())
         [again] = (await desk.look()).fresh
@@ -228,18 +238,18 @@ async def test_nothing_of_a_purged_message_is_left(desk: Desk, end: str, size: i
 
 
 async def test_a_sweep_is_told_of_the_oldest_of_each(desk: Desk) -> None:
-    assert await desk.ledger.oldest_finished() == Finished(None, None, None)
+    assert await desk.ledger.oldest_finished() == OldestFinished(None, None, None)
     await desk.deliver(await desk.accept(key=idempotency("a")))
     desk.clock.at += MINUTE
     await desk.deliver(await desk.accept())
-    await desk.bury(await desk.accept())
+    await desk.add_dead(await desk.accept())
     found = await desk.ledger.oldest_finished()
     assert (found.delivered, found.dead) == (NOW, NOW + MINUTE + 20)
 
 
 async def test_a_sweep_after_the_oldest_finds_something(desk: Desk) -> None:
     await desk.deliver(await desk.accept(key=idempotency("a")))
-    await desk.bury(await desk.accept())
+    await desk.add_dead(await desk.accept())
     found = await desk.ledger.oldest_finished()
     desk.clock.at = found.key
     assert await desk.ledger.perform(purge(found.delivered, found.dead, found.key - 1)) == 0

@@ -22,7 +22,7 @@ OTHER = "other.example:443"
 async def dead_of_each_kind(desk: Desk) -> tuple[bytes, bytes, bytes]:
     """Exhausted and expired ones of one host, and an exhausted one of another, a minute apart."""
     exhausted = await desk.accept()
-    await desk.bury(exhausted)
+    await desk.add_dead(exhausted)
     desk.clock.at += MINUTE
     [expired] = await desk.accept_waiting()
     await desk.save(frozen())
@@ -30,7 +30,7 @@ async def dead_of_each_kind(desk: Desk) -> tuple[bytes, bytes, bytes]:
     desk.clock.at += MINUTE
     await desk.save(lane())
     other = await desk.accept(OTHER)
-    await desk.bury(other)
+    await desk.add_dead(other)
     return exhausted.message.id, expired.message.id, other.message.id
 
 
@@ -54,10 +54,10 @@ async def test_dead_letters_are_chosen_by_host_time_and_reason(
     dead = await dead_of_each_kind(desk)
     expected = {dead[index] for index in chosen}
     page, _ = await desk.ledger.dead(select, 10)
-    assert {story.message.id for story in page} == expected
+    assert {view.message.id for view in page} == expected
     swept = await desk.ledger.perform(ReplayDead(select, NOW + DAY, 10))
     assert set(swept.ids) == expected
-    assert set(swept.lanes) == {story.message.lane for story in page}
+    assert set(swept.lanes) == {view.message.lane for view in page}
     assert (await desk.ledger.statistics()).dead == 3 - len(expected)
 
 
@@ -75,7 +75,7 @@ async def test_a_filter_that_skips_goes_on_where_it_ended(desk: Desk) -> None:
 
 async def test_dropping_the_dead_leaves_no_trace_of_them(desk: Desk) -> None:
     entry = await desk.accept(body=bytes(10_000))
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     assert (await desk.ledger.perform(DropDead(DeadFilter(), 10))).ids == [entry.message.id]
     assert desk.traces(entry.message.id) == []
     desk.check()
@@ -87,7 +87,7 @@ async def test_waiting_messages_are_dropped_wherever_they_stand(desk: Desk) -> N
     waiting = await desk.accept_waiting()
     active = await desk.accept(OTHER)
     dead = await desk.accept(OTHER)
-    await desk.bury(dead)
+    await desk.add_dead(dead)
     swept = await desk.ledger.perform(DropMessages(MessageFilter(), 10))
     everyone = [retrying, delayed, *waiting, active, dead]
     assert sorted(swept.ids) == sorted(ids(everyone))
@@ -154,7 +154,7 @@ async def test_a_delayed_message_is_due_at_once_and_ages_from_there(desk: Desk) 
 
 async def test_a_dead_message_that_is_retried_starts_a_new_life(desk: Desk) -> None:
     entry = await desk.accept()
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     assert await desk.ledger.perform(RetryNow(entry.message.id, NOW + DAY, HOST, HOST)) is Retried.REPLAYED
     [again] = (await desk.look()).fresh
     assert again.place == Place(Standing.WAITING, NOW + DAY, attempts=1)
@@ -174,14 +174,14 @@ async def test_an_attempt_under_way_when_its_message_is_made_due_is_recorded(des
     entry = await desk.retrying(NOW + HOUR)
     await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE, HOST, HOST))
     await desk.fail(entry, None if probe else retry_at(2, NOW + DAY), number=2)
-    story = await desk.story(entry)
-    assert [attempt.number for attempt in story.attempts] == [1, 2]
-    assert story.place is not None
-    assert (story.place.due, story.place.retry) == ((NOW + MINUTE, 1) if probe else (NOW + DAY, 2))
+    view = await desk.message_view(entry)
+    assert [attempt.number for attempt in view.attempts] == [1, 2]
+    assert view.place is not None
+    assert (view.place.due, view.place.retry) == ((NOW + MINUTE, 1) if probe else (NOW + DAY, 2))
 
 
 async def test_a_delivery_under_way_when_its_message_is_made_due_is_recorded(desk: Desk) -> None:
     entry = await desk.take(await desk.retrying(NOW + HOUR))
     await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE, HOST, HOST))
     await desk.deliver(entry, 2)
-    assert (await desk.story(entry)).state is MessageState.DELIVERED
+    assert (await desk.message_view(entry)).state is MessageState.DELIVERED

@@ -120,8 +120,8 @@ async def test_a_full_map_keeps_the_outcomes_and_refuses_the_messages(failing: D
         Accept(failing.message("other:443")),
     )
     assert [type(result) for result in results] == [StoreFull, type(None), type(None), StoreFull]
-    assert (await failing.story(one)).state is MessageState.DELIVERED
-    assert (await failing.story(two)).state is MessageState.RETRYING
+    assert (await failing.message_view(one)).state is MessageState.DELIVERED
+    assert (await failing.message_view(two)).state is MessageState.RETRYING
     assert await failing.ledger.circuit("other:443") is None
     assert await failing.ledger.perform(Accept(failing.message())) == Accepted(active=True)
 
@@ -152,7 +152,7 @@ async def test_outcomes_that_do_not_fit_go_on_in_smaller_groups(failing: Desk) -
     failing.engine.fail_next.extend([StoreFull("the map is full")] * 3)
     await failing.together(*(Deliver(entry, success(), None) for entry in entries))
     assert failing.commits - before > 2
-    assert [(await failing.story(entry)).state for entry in entries] == [MessageState.DELIVERED] * 8
+    assert [(await failing.message_view(entry)).state for entry in entries] == [MessageState.DELIVERED] * 8
 
 
 async def test_where_not_even_one_outcome_fits_it_is_kept_and_messages_are_refused(
@@ -168,7 +168,7 @@ async def test_where_not_even_one_outcome_fits_it_is_kept_and_messages_are_refus
     assert failing.ledger.failed is None
     failing.engine.fail_next.clear()
     await trio.sleep(2)
-    assert (await failing.story(entry)).state is MessageState.DELIVERED
+    assert (await failing.message_view(entry)).state is MessageState.DELIVERED
     assert await failing.ledger.perform(Accept(failing.message())) == Accepted(active=True)
 
 
@@ -197,4 +197,4 @@ async def test_a_waiter_that_gave_up_does_not_stop_the_commit(failing: Desk) -> 
         scope.cancel()
         await failing.ledger.perform(Accept(message))
     await failing.accept("other:443")
-    assert (await failing.story(message)).message == message
+    assert (await failing.message_view(message)).message == message

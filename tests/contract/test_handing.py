@@ -53,7 +53,7 @@ async def test_all_that_waits_is_read_whole_and_nothing_that_is_dead_or_delivere
     delayed = await desk.accept(delay=MINUTE)
     await desk.save(frozen(OTHER))
     held = await desk.accept(OTHER)
-    await desk.bury(await desk.accept())
+    await desk.add_dead(await desk.accept())
     await desk.deliver(await desk.accept())
     [page] = await every_page(desk)
     assert ids(page) == ids([waiting, retrying, delayed, held])
@@ -97,8 +97,8 @@ async def test_what_an_operator_dropped_or_moved_meanwhile(desk: Desk) -> None:
 
 async def test_a_dead_letter_leaves_too_and_one_that_was_replayed_meanwhile_stays(desk: Desk) -> None:
     for _ in range(2):
-        await desk.bury(await desk.accept())
-    entries = [Entry(message, (await desk.story(message)).place) for message in desk.messages]
+        await desk.add_dead(await desk.accept())
+    entries = [Entry(message, (await desk.message_view(message)).place) for message in desk.messages]
     await desk.ledger.perform(RetryNow(entries[1].message.id, desk.clock.at, HOST, HOST))
     assert await desk.ledger.perform(HandOver(entries)) == 1
     assert desk.undelivered() == ids(entries[1:])
@@ -127,7 +127,7 @@ async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place, kind: st
     view = await desk.look(at=NOW + 2 * DAY)
     [entry] = view.fresh + view.due
     await desk.fail(entry)
-    assert [made.number for made in (await desk.story(message)).attempts] == [place.attempts + 1]
+    assert [made.number for made in (await desk.message_view(message)).attempts] == [place.attempts + 1]
 
 
 async def test_a_new_one_does_not_overtake_it(desk: Desk) -> None:
@@ -150,7 +150,7 @@ async def test_again_after_it_was_delivered_dropped_or_died(desk: Desk) -> None:
     first, second, third = (await desk.look()).fresh
     await desk.deliver(first)
     await desk.ledger.perform(DropMessages(MessageFilter(id=second.message.id), 1))
-    await desk.bury(third)
+    await desk.add_dead(third)
     for number in range(3):
         assert isinstance(await desk.ledger.perform(handed(foreign(number))), Duplicate)
     assert (await desk.ledger.statistics()).waiting == 0
@@ -191,5 +191,8 @@ async def test_it_expires_by_its_own_age(desk: Desk) -> None:
     await desk.ledger.perform(handed(message))
     statistics = await desk.ledger.statistics()
     assert statistics.oldest_waiting_at == message.born
-    story = await desk.story(message)
-    assert (story.state, story.message) == (MessageState.HELD, message._replace(body=story.message.body))
+    view = await desk.message_view(message)
+    assert (view.state, view.message) == (
+        MessageState.HELD,
+        message._replace(body=view.message.body),
+    )

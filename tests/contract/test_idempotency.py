@@ -49,7 +49,7 @@ async def test_a_key_is_known_after_a_restart(desk: Desk) -> None:
     assert await again(desk) == Duplicate(id)
 
 
-@mark.parametrize("end", ["deliver", "bury"])
+@mark.parametrize("end", ["deliver", "add_dead"])
 async def test_a_key_is_known_whatever_became_of_the_message(desk: Desk, end: str) -> None:
     entry = await desk.accept(key=idempotency("key"))
     await getattr(desk, end)(entry)

@@ -103,7 +103,7 @@ async def test_circuits_come_page_by_page(desk: Desk) -> None:
 async def test_a_circuit_counts_what_waits_and_what_is_dead(desk: Desk) -> None:
     waiting = await desk.accept_waiting(number=5)
     await desk.fail(waiting[0], retry_at(1, NOW + HOUR))
-    await desk.bury(waiting[1])
+    await desk.add_dead(waiting[1])
     view = await desk.ledger.circuit("h:443")
     assert view is not None
     assert (view.waiting, view.dead) == (4, 1)
@@ -124,7 +124,7 @@ async def test_statistics_count_messages_where_they_stand(desk: Desk) -> None:
     waiting = await desk.accept_waiting(number=4)
     await desk.accept("other:443")
     await desk.fail(waiting[0], retry_at(1, NOW + HOUR))
-    await desk.bury(waiting[1])
+    await desk.add_dead(waiting[1])
     await desk.deliver(waiting[2])
     statistics = await desk.ledger.statistics()
     assert (statistics.first, statistics.retry, statistics.waiting, statistics.dead) == (2, 1, 3, 1)

@@ -3,8 +3,7 @@
 from pytest import mark, param
 
 from holdfast.core.message import AttemptKind, DeadReason, Entry, MessageState, Place, Standing
-from holdfast.store.embedded.tables import Table, Transaction
-from holdfast.store.embedded.walking import step
+from holdfast.store.embedded.tables import Table, Transaction, step
 from holdfast.store.port import Deliver, Fail
 from holdfast.store.records import encode_attempt, numbered
 from tests.contract.builders import (
@@ -55,12 +54,17 @@ async def test_a_delivered_message_tells_its_story_without_its_body(desk: Desk) 
     await desk.fail(entry, retry_at(1, NOW))
     [again] = (await desk.look()).due
     await desk.deliver(again, number=2)
-    story = await desk.story(entry)
-    assert (story.state, story.place, story.size, story.finished_at) == (MessageState.DELIVERED, None, 5_000, NOW + 20)
-    assert (story.message.body, story.message.headers) == (b"", ())
-    assert story.message.target == entry.message.target
-    assert story.message.route == "billing"
-    assert story.attempts == [attempt(1, answer=b"answer 1"), success(2)]
+    view = await desk.message_view(entry)
+    assert (view.state, view.place, view.size, view.finished_at) == (
+        MessageState.DELIVERED,
+        None,
+        5_000,
+        NOW + 20,
+    )
+    assert (view.message.body, view.message.headers) == (b"", ())
+    assert view.message.target == entry.message.target
+    assert view.message.route == "billing"
+    assert view.attempts == [attempt(1, answer=b"answer 1"), success(2)]
 
 
 @STANDINGS
@@ -91,7 +95,7 @@ async def test_a_late_outcome_after_a_failure_changes_nothing(
 async def test_two_outcomes_of_one_entry_in_one_group_count_once(desk: Desk) -> None:
     entry = await desk.accept()
     await desk.together(Fail(entry, attempt(1), retry_at(1, NOW + MINUTE), lane()), Deliver(entry, success(1), None))
-    assert (await desk.story(entry)).state is MessageState.RETRYING
+    assert (await desk.message_view(entry)).state is MessageState.RETRYING
 
 
 @STANDINGS
@@ -122,10 +126,14 @@ async def test_an_exhausted_message_is_a_dead_letter_with_all_its_attempts(desk:
         await desk.fail(entry, retry_at(number, NOW + number))
         [entry] = (await desk.look(at=NOW + number)).due
     await desk.fail(entry, EXHAUSTED)
-    story = await desk.story(entry)
-    assert (story.state, story.dead_reason, story.finished_at) == (MessageState.DEAD, DeadReason.EXHAUSTED, NOW + 20)
-    assert story.message == desk.messages[0]
-    assert [made.number for made in story.attempts] == [1, 2, 3, 4, 5, 6, 7]
+    view = await desk.message_view(entry)
+    assert (view.state, view.dead_reason, view.finished_at) == (
+        MessageState.DEAD,
+        DeadReason.EXHAUSTED,
+        NOW + 20,
+    )
+    assert view.message == desk.messages[0]
+    assert [made.number for made in view.attempts] == [1, 2, 3, 4, 5, 6, 7]
     view = await desk.look(at=NOW * 2)
     assert (view.fresh, view.due, view.heads.oldest) == ([], [], None)
 
@@ -134,10 +142,10 @@ async def test_of_hundreds_of_attempts_the_first_and_the_last_fifteen_are_kept(d
     [entry] = await desk.accept_waiting()
     for number in range(1, 41):
         await desk.fail(tried(entry, number - 1), number=number)
-    kept = (await desk.story(entry)).attempts
+    kept = (await desk.message_view(entry)).attempts
     assert [made.number for made in kept] == [1, *range(26, 41)]
     assert [made.number for made in kept if made.answer] == [1, 39, 40]
-    assert (await desk.story(entry)).place.attempts == 40
+    assert (await desk.message_view(entry)).place.attempts == 40
 
 
 async def test_no_attempt_is_recorded_larger_than_it_is_kept(desk: Desk) -> None:
@@ -145,7 +153,7 @@ async def test_no_attempt_is_recorded_larger_than_it_is_kept(desk: Desk) -> None
     made = attempt()._replace(address="a" * 1_000, detail="\N{EURO SIGN}" * 1_000, answer=bytes(9_000))
     entry = await desk.take(entry)
     await desk.perform(Fail(entry, made, retry_at(1, NOW), lane_of(entry)))
-    [kept] = (await desk.story(entry)).attempts
+    [kept] = (await desk.message_view(entry)).attempts
     assert kept == made._replace(address="a" * 56, detail="\N{EURO SIGN}" * 48, answer=bytes(1_024))
 
 
@@ -162,12 +170,12 @@ async def test_attempts_that_an_older_version_recorded_one_by_one_are_taken_over
             transaction.put(Table.ATTEMPTS, numbered(entry.message.id, made.number), encode_attempt(made))
 
     step(desk.engine, put)
-    assert [made.number for made in (await desk.story(entry)).attempts] == list(range(1, 301))
+    assert [made.number for made in (await desk.message_view(entry)).attempts] == list(range(1, 301))
     await desk.fail(tried(entry, 1), number=301)
-    story = await desk.story(entry)
-    assert [made.number for made in story.attempts] == [1, *range(287, 302)]
-    assert [made.number for made in story.attempts if made.answer] == [1, 300, 301]
-    assert {len(made.detail) for made in story.attempts[:-1]} == {144}
+    view = await desk.message_view(entry)
+    assert [made.number for made in view.attempts] == [1, *range(287, 302)]
+    assert [made.number for made in view.attempts if made.answer] == [1, 300, 301]
+    assert {len(made.detail) for made in view.attempts[:-1]} == {144}
     assert len(dump(desk.engine)[Table.ATTEMPTS]) == 2
 
 
@@ -176,7 +184,7 @@ async def test_attempts_that_an_older_version_recorded_one_by_one_are_taken_over
 async def test_an_attempt_may_have_any_number(desk: Desk, number: int) -> None:
     [entry] = await desk.accept_waiting()
     await desk.fail(tried(entry, number - 1), retry_at(1, NOW), number=number)
-    assert [made.number for made in (await desk.story(entry)).attempts] == [number]
+    assert [made.number for made in (await desk.message_view(entry)).attempts] == [number]
     assert desk.ledger.failed is None
 
 
@@ -184,7 +192,7 @@ async def test_answers_are_kept_of_the_first_and_the_last_two_attempts(desk: Des
     entry = await desk.accept()
     for attempts in range(6):
         await desk.fail(tried(entry, attempts), None)
-    answers = [made.answer for made in (await desk.story(entry)).attempts]
+    answers = [made.answer for made in (await desk.message_view(entry)).attempts]
     assert answers == [b"answer 1", None, None, None, b"answer 5", b"answer 6"]
 
 
@@ -192,9 +200,9 @@ async def test_answers_are_kept_of_the_first_and_the_last_two_attempts(desk: Des
 async def test_a_probe_or_an_interruption_leaves_the_place_as_it_is(desk: Desk, standing: Standing) -> None:
     entry = await entry_of(desk, standing)
     await desk.fail(entry, None)
-    story = await desk.story(entry)
-    assert story.place == entry.place._replace(standing=standing, attempts=entry.place.attempts + 1)
-    assert len(story.attempts) == entry.place.attempts + 1
+    view = await desk.message_view(entry)
+    assert view.place == entry.place._replace(standing=standing, attempts=entry.place.attempts + 1)
+    assert len(view.attempts) == entry.place.attempts + 1
 
 
 @STANDINGS
@@ -206,7 +214,7 @@ async def test_attempt_numbers_run_on_over_a_restart(desk: Desk, standing: Stand
     [again] = [*view.fresh, *view.due]
     assert again.place.attempts == entry.place.attempts + 1
     await desk.deliver(again, number=again.place.attempts + 1)
-    numbers = [made.number for made in (await desk.story(again)).attempts]
+    numbers = [made.number for made in (await desk.message_view(again)).attempts]
     assert numbers == list(range(1, again.place.attempts + 2))
     desk.check()
 
@@ -215,7 +223,7 @@ async def test_every_field_of_an_attempt_is_kept(desk: Desk) -> None:
     entry = await desk.accept()
     made = attempt(1, kind=AttemptKind.PROBE, answer=bytes(range(256)) * 4)
     await desk.ledger.perform(Fail(entry, made, None, disabled()))
-    assert (await desk.story(entry)).attempts == [made]
+    assert (await desk.message_view(entry)).attempts == [made]
 
 
 async def test_outcome_place_and_circuit_arrive_together(desk: Desk) -> None:
@@ -232,12 +240,12 @@ async def test_outcome_place_and_circuit_arrive_together(desk: Desk) -> None:
 async def test_stories_come_page_by_page_in_the_order_of_acceptance(desk: Desk) -> None:
     entries = [await desk.accept("a" if number % 3 else "b") for number in range(9)]
     await desk.deliver(entries[2])
-    await desk.bury(entries[4])
+    await desk.add_dead(entries[4])
     await desk.fail(entries[5], retry_at(1, NOW + MINUTE))
     seen, after = [], None
     while True:
-        page, after = await desk.ledger.stories(None, None, after, 4)
-        seen += [story.message.id for story in page]
+        page, after = await desk.ledger.message_views(None, None, after, 4)
+        seen += [view.message.id for view in page]
         assert len(page) <= 4
         if after is None:
             break
@@ -260,17 +268,20 @@ async def test_stories_can_be_filtered(
 ) -> None:
     entries = [await desk.accept("a" if number % 3 else "b") for number in range(6)]
     await desk.deliver(entries[2])
-    await desk.bury(entries[4])
+    await desk.add_dead(entries[4])
     await desk.fail(entries[5], retry_at(1, NOW + MINUTE))
-    page, after = await desk.ledger.stories(state, lane_name, None, 100)
-    assert ([story.message.id for story in page], after) == (ids([entries[number] for number in numbers]), None)
+    page, after = await desk.ledger.message_views(state, lane_name, None, 100)
+    assert ([view.message.id for view in page], after) == (
+        ids([entries[number] for number in numbers]),
+        None,
+    )
 
 
 async def test_a_story_of_an_unhealthy_lane_is_held(desk: Desk) -> None:
     [entry] = await desk.accept_waiting()
     await desk.save(disabled())
-    assert (await desk.story(entry)).state is MessageState.HELD
+    assert (await desk.message_view(entry)).state is MessageState.HELD
 
 
 async def test_an_unknown_id_has_no_story(desk: Desk) -> None:
-    assert await desk.ledger.story(bytes(16)) is None
+    assert await desk.ledger.message_view(bytes(16)) is None

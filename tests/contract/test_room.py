@@ -61,7 +61,7 @@ async def test_a_share_comes_back(open_desk: OpenDesk, end: str) -> None:
     if end == "delivered":
         await desk.deliver(entry)
     else:
-        await desk.bury(entry)
+        await desk.add_dead(entry)
         with raises(StoreFull):
             await desk.accept(body=BODY)
         await desk.ledger.perform(Purge(0, EVER, 0, 10))
@@ -142,7 +142,7 @@ async def test_a_full_store_refuses_messages_and_records_outcomes(open_desk: Ope
         await desk.accept("other:443")
     assert refused.value.host is None
     await desk.fail(accepted[0], retry_at(1, NOW))
-    await desk.bury(accepted[1])
+    await desk.add_dead(accepted[1])
     assert ids((await desk.look()).due) == ids(accepted[:1])
 
 
@@ -193,7 +193,7 @@ async def test_a_refused_message_leaves_no_trace(open_desk: OpenDesk) -> None:
     assert isinstance(refused, StoreFull)
     assert desk.kept() == before
     assert await desk.ledger.circuit("other:443") is None
-    assert await desk.ledger.story(active(message).message.id) is None
+    assert await desk.ledger.message_view(active(message).message.id) is None
 
 
 @embedded("messages alone count there")
@@ -217,7 +217,7 @@ async def test_records_of_idle_circuits_make_room_and_no_others(open_desk: OpenD
         desk.clock.at += 1
     await desk.accept_waiting("waiting:443")
     await desk.retrying(EVER, lane="retrying:443")
-    await desk.bury(await desk.accept("dead:443"))
+    await desk.add_dead(await desk.accept("dead:443"))
     await desk.save(frozen("frozen:443"))
     evicted: list[str] = []
     after: bytes | None = None

@@ -16,7 +16,6 @@ from holdfast.store.embedded.tables import Table
 from holdfast.store.port import (
     Accept,
     Accepted,
-    Ask,
     DeadFilter,
     Deliver,
     Expire,
@@ -24,6 +23,7 @@ from holdfast.store.port import (
     Forget,
     HandOver,
     IdempotencyKey,
+    LaneQuery,
     Operation,
     Purge,
     ReplayDead,
@@ -236,7 +236,7 @@ class Pair:
         ledger = desk.ledger
         asks = [_ask(key, now) for key in LANES for now in (self.now, EVER)]
         views = [view._replace(record=None) for view in await ledger.survey(asks)]
-        pages = [await ledger.stories(state, None, None, 100) for state in (None, *MessageState)]
+        pages = [await ledger.message_views(state, None, None, 100) for state in (None, *MessageState)]
         circuits = [
             [(view.record.key, view.record.circuit.state, view.waiting, view.dead) for view in page]
             for page, _ in [await ledger.circuits(state, None, 10) for state in (None, *CircuitState)]
@@ -247,8 +247,8 @@ class Pair:
         return [views, pages, page, circuits, statistics, agendas, await ledger.oldest_finished()]
 
 
-def _ask(key: str, now: int) -> Ask:
-    return Ask(key, now, 100, 100, None, frozenset())
+def _ask(key: str, now: int) -> LaneQuery:
+    return LaneQuery(key, now, 100, 100, None, frozenset())
 
 
 async def drive(pair: Pair, script: list[Any]) -> None:

@@ -168,7 +168,7 @@ async def test_a_retry_and_a_hold_are_kept_by_the_next_owner(database: str, auto
         await it.until(lambda: stays.counters.delivered == 2)
         await trio.sleep(BEAT)
         assert held_until <= min(stays.made) < held_until + 2 * BEAT
-        assert [attempt.number for attempt in (await stays.story(ids[0])).attempts] == [1, 2]
+        assert [attempt.number for attempt in (await stays.message_view(ids[0])).attempts] == [1, 2]
 
 
 async def test_messages_without_an_attempt_are_sent_by_the_next_owner(database: str, autojump_clock: object) -> None:

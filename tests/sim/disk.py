@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import DeadReason, MessageState, id_text
 from holdfast.store import port
+from holdfast.store.embedded import queries as story_reads
 from holdfast.store.embedded import reads
-from holdfast.store.embedded import stories as story_reads
 from holdfast.store.embedded.group import Group
 from holdfast.store.records import lane_key
 from tests.sim.model import (
@@ -144,7 +144,7 @@ class DiskWitness(Witness):
             message.now = message.disk = replace(message.now, state=EXPIRED, ended=operation.now)
             self.note(f"expired {short(message.id)}")
 
-    def _replaydead(self, operation: port.ReplayDead, result: port.Swept, now: int) -> None:
+    def _replaydead(self, operation: port.ReplayDead, result: port.BulkResult, now: int) -> None:
         for message in filter(None, map(self._known, result.ids)):
             self._replayed(message, operation.now)
 
@@ -167,7 +167,7 @@ class DiskWitness(Witness):
         message.waits_since = self.clock()
         self.host(message.host).owes_slow_start = self.clock()
 
-    def _dropmessages(self, operation: port.DropMessages, result: port.Swept, now: int) -> None:
+    def _dropmessages(self, operation: port.DropMessages, result: port.BulkResult, now: int) -> None:
         for message in filter(None, map(self._known, result.ids)):
             self.check(message.disk.state != "delivered", f"{message.id}: dropped when delivered")
             message.now = message.disk = replace(message.now, state=DROPPED, ended=self.clock())
@@ -278,32 +278,32 @@ class DiskWitness(Witness):
 
     def _check_messages(self, transaction: Any) -> None:
         for message in self.messages.values():
-            story = story_reads.story(transaction, raw_id(message.id))
-            if story is None:
+            view = story_reads.message_view(transaction, raw_id(message.id))
+            if view is None:
                 gone = message.may_be_gone or message.disk.state == DROPPED
                 self.check(gone, f"{message.id}: lost, it was {message.disk.state}")
             else:
-                self._check_story(message, story)
+                self._check_story(message, view)
 
     def _told_as(self, message: MessageModel) -> tuple[MessageState, ...]:
         held = self.circuit(message.lane).now.state != ENABLED
         return (MessageState.HELD,) if held else (MessageState.QUEUED, MessageState.RETRYING)
 
-    def _check_story(self, message: MessageModel, story: port.Story) -> None:
+    def _check_story(self, message: MessageModel, view: port.MessageView) -> None:
         life = message.disk
-        about = f"{message.id}: on disk {story.state} {story.dead_reason or ''}, by the history {life}"
+        about = f"{message.id}: on disk {view.state} {view.dead_reason or ''}, by the history {life}"
         if life.state in DEAD_FOR:
-            self.check(story.state is MessageState.DEAD and story.dead_reason is DEAD_FOR[life.state], about)
+            self.check(view.state is MessageState.DEAD and view.dead_reason is DEAD_FOR[life.state], about)
         elif life.state == "delivered":
-            self.check(story.state is MessageState.DELIVERED, about)
+            self.check(view.state is MessageState.DELIVERED, about)
         else:
-            self.check(life.state == WAITING and story.state in self._told_as(message), about)
-            place = story.place
+            self.check(life.state == WAITING and view.state in self._told_as(message), about)
+            place = view.place
             self.check(place is not None and place.retry == life.tried, f"{about}: {place}")
             if place is not None and life.tried:
                 in_time = life.due - 1 <= place.due <= life.due + 1
                 self.check(in_time, f"{message.id}: due {place.due}, not {life.due}")
         failed = life.attempts
-        recorded = [attempt.number for attempt in story.attempts if attempt.fault is not None]
+        recorded = [attempt.number for attempt in view.attempts if attempt.fault is not None]
         expected = [number for number in range(1, failed + 1) if number == 1 or number > failed - 15]
         self.check(recorded == expected, f"{message.id}: attempts {recorded} on record, not {expected}")

@@ -142,9 +142,9 @@ async def test_a_probe_takes_the_oldest_not_yet_probed_then_starts_again_from_th
         await it.sleep_to(100)
         ids += [await it.accept() for _ in range(3)]
         await it.sleep_to(600 * 14 + 1)
-        story = await it.story(ids[0])
+        view = await it.message_view(ids[0])
     assert it.ids()[3:] == [*ids, *ids, *ids[:2]]
-    assert [attempt.kind for attempt in story.attempts] == [
+    assert [attempt.kind for attempt in view.attempts] == [
         AttemptKind.FIRST,
         AttemptKind.PROBE,
         AttemptKind.PROBE,
@@ -213,7 +213,7 @@ async def test_if_nothing_waits_when_a_probe_is_due_the_next_message_is_the_prob
         await it.sleep_to(1700)
         assert it.times(first) == [1000]
         assert it.times(second) == [1600]
-        assert (await it.story(first)).attempts[-1].kind is AttemptKind.PROBE
+        assert (await it.message_view(first)).attempts[-1].kind is AttemptKind.PROBE
 
 
 async def test_a_message_that_comes_before_the_probe_is_due_waits_for_it(autojump_clock: object) -> None:
@@ -232,15 +232,15 @@ async def test_waiting_and_probing_use_up_no_retry_number_and_move_no_due_time(a
         first, *_ = await it.trip()
         it.scripts[HOST] = lambda request: 500 if request.id == first else 200
         await it.sleep_to(599)
-        before = (await it.story(first)).place
+        before = (await it.message_view(first)).place
         await it.sleep_to(1199)
-        probed = (await it.story(first)).place
+        probed = (await it.message_view(first)).place
         await it.sleep_to(2000)
-        story = await it.story(first)
+        view = await it.message_view(first)
     assert before is not None and probed is not None
     assert (probed.retry, probed.due, probed.born) == (before.retry, before.due, before.born)
     assert it.times(first) == [0, 600, 1200, 1369.6, 1708.8]
-    assert [attempt.kind for attempt in story.attempts] == [
+    assert [attempt.kind for attempt in view.attempts] == [
         AttemptKind.FIRST,
         AttemptKind.PROBE,
         *[AttemptKind.RETRY] * 3,
@@ -359,7 +359,7 @@ async def test_a_frozen_host_gets_nothing_in_30_days_and_keeps_accepting(autojum
         await trio.sleep(1)
         assert it.ids()[3:] == late
         assert set(it.times()[3:]) == {30 * DAY}
-        assert {(await it.story(id)).dead_reason for id in old[:-2]} == {DeadReason.EXPIRED}
+        assert {(await it.message_view(id)).dead_reason for id in old[:-2]} == {DeadReason.EXPIRED}
         assert await it.replay_dead() == len(old) - 2
         await trio.sleep(1)
         assert await it.states(old[3:]) == {MessageState.DELIVERED: 29}
@@ -378,9 +378,9 @@ async def test_replays_go_in_slow_start(autojump_clock: object) -> None:
         assert await it.replay_dead() == 40
         await it.sleep_to(40)
         assert await it.states(ids) == {MessageState.DELIVERED: 40}
-        story = await it.story(ids[0])
+        view = await it.message_view(ids[0])
     assert [it.most_open(at) for at in (20, 21, 22, 23, 24)] == [1, 2, 4, 8, 16]
-    assert [attempt.number for attempt in story.attempts] == [1, 2], "attempt numbers run on"
+    assert [attempt.number for attempt in view.attempts] == [1, 2], "attempt numbers run on"
 
 
 async def test_50_000_consecutive_failures_freeze(autojump_clock: object) -> None:

@@ -20,9 +20,9 @@ async def assert_expires_at(it: World, id: str, moment: float) -> None:
     await it.sleep_to(moment - 0.001)
     assert await it.state(id) is MessageState.HELD
     await it.sleep_to(moment + 0.001)
-    story = await it.story(id)
-    assert (story.state, story.dead_reason) == (MessageState.DEAD, DeadReason.EXPIRED)
-    assert story.finished_at == START + round(moment * 1000)
+    view = await it.message_view(id)
+    assert (view.state, view.dead_reason) == (MessageState.DEAD, DeadReason.EXPIRED)
+    assert view.finished_at == START + round(moment * 1000)
 
 
 def failing_world(circuit: dict[str, int]) -> World:
@@ -106,7 +106,7 @@ async def test_in_an_enabled_circuit_only_the_last_retry_ends_a_message(autojump
         assert await it.state(id) is MessageState.RETRYING
         await it.sleep_to(20 * DAY)
         assert len(it.times(id)) == 12
-        assert (await it.story(id)).dead_reason is DeadReason.EXHAUSTED
+        assert (await it.message_view(id)).dead_reason is DeadReason.EXHAUSTED
 
 
 @long_on_postgres

@@ -201,7 +201,7 @@ async def test_many_delayed_messages_that_are_due_at_once_are_read_as_they_are_s
         assert lane is not None and len(lane.known) < 200
         await it.sleep_to(1_100)
         assert await it.states(ids) == {MessageState.DELIVERED: 1_000}
-        assert {(await it.story(id)).attempts[-1].kind for id in ids} == {AttemptKind.FIRST}
+        assert {(await it.message_view(id)).attempts[-1].kind for id in ids} == {AttemptKind.FIRST}
 
 
 @embedded_only("a replica looks at what it has in memory with every beat, whatever the time between retries")

@@ -80,7 +80,7 @@ async def test_thousands_of_hanging_names_do_not_delay_a_retry_or_a_probe_of_a_h
         it.scripts[HOST] = 200
         await it.accept_for(hosts(MANY))
         await it.sleep_to(700)
-        assert [attempt.kind for attempt in (await it.story(retried)).attempts] == [
+        assert [attempt.kind for attempt in (await it.message_view(retried)).attempts] == [
             AttemptKind.FIRST,
             AttemptKind.RETRY,
         ]

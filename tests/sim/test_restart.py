@@ -24,7 +24,7 @@ async def test_retry_numbers_and_due_times_survive_a_restart(autojump_clock: obj
     await it.sleep_to(600)
     async with it.gateway():
         await it.sleep_to(2_000)
-        assert (await it.story(id)).place.retry == 5  # type: ignore[union-attr]
+        assert (await it.message_view(id)).place.retry == 5  # type: ignore[union-attr]
     assert it.times() == [0, 84.8, 254.4, 600, 600 + 678.4], "what came due meanwhile is due at the start"
 
 
@@ -150,11 +150,11 @@ async def test_a_message_in_flight_at_shutdown_is_interrupted_and_due_at_the_nex
     it.scripts[HOST] = until(21, 500)
     async with it.gateway():
         await it.sleep_to(21)
-        story = await it.story(id)
-        assert story.place is not None and story.place.retry == 1
+        view = await it.message_view(id)
+        assert view.place is not None and view.place.retry == 1
         assert (await it.circuit()).consecutive_failures == 1
         await it.sleep_to(200)
-    interrupted, failed = story.attempts
+    interrupted, failed = view.attempts
     assert (interrupted.error, interrupted.fault) == (ErrorKind.INTERRUPTED, Fault.HERE)
     assert interrupted.kind is failed.kind is AttemptKind.FIRST
     assert it.times() == [0, 20, 104.8], "its first retry comes 84.8 s after its first real failure"
@@ -170,10 +170,10 @@ async def test_a_retry_in_flight_at_shutdown_uses_no_further_number(autojump_clo
     it.scripts[HOST] = 500
     async with it.gateway():
         await it.sleep_to(101)
-        story = await it.story(id)
-    assert story.place is not None and story.place.retry == 2
+        view = await it.message_view(id)
+    assert view.place is not None and view.place.retry == 2
     assert it.times() == [0, 84.8, 100]
-    assert [attempt.error for attempt in story.attempts] == [None, ErrorKind.INTERRUPTED, None]
+    assert [attempt.error for attempt in view.attempts] == [None, ErrorKind.INTERRUPTED, None]
 
 
 async def test_a_waiting_message_is_not_recorded_as_tried_at_shutdown(autojump_clock: object) -> None:
@@ -187,7 +187,7 @@ async def test_a_waiting_message_is_not_recorded_as_tried_at_shutdown(autojump_c
     async with it.gateway():
         await it.sleep_to(20)
         assert await it.states(ids) == {MessageState.DELIVERED: 50}
-        assert [id for id in ids if len((await it.story(id)).attempts) > 1] == ids[:2]
+        assert [id for id in ids if len((await it.message_view(id)).attempts) > 1] == ids[:2]
 
 
 def power_goes_off_at_the_first_request(it: World, status: int) -> None:
@@ -215,9 +215,9 @@ async def test_a_lost_outcome_leads_to_a_repeat_never_to_a_loss(autojump_clock: 
         await settle()
         assert it.times() == [0, 10 + it.takeover]
         await trio.sleep(1)  # Deliveries that change nothing else are recorded together.
-        story = await it.story(id)
-        assert [attempt.number for attempt in story.attempts] == [1], "the lost one used no number"
-        assert story.state is (MessageState.DELIVERED if status == 200 else MessageState.RETRYING)
+        view = await it.message_view(id)
+        assert [attempt.number for attempt in view.attempts] == [1], "the lost one used no number"
+        assert view.state is (MessageState.DELIVERED if status == 200 else MessageState.RETRYING)
 
 
 async def test_a_lost_trip_of_a_circuit_happens_again(autojump_clock: object) -> None:
@@ -244,7 +244,7 @@ async def test_a_crash_leaves_no_trace_of_attempts_in_flight(autojump_clock: obj
         await it.sleep_to(10)
     it.scripts[HOST] = hang
     async with it.gateway():
-        assert not [id for id in ids if (await it.story(id)).attempts]
+        assert not [id for id in ids if (await it.message_view(id)).attempts]
         it.scripts[HOST] = 200
         await trio.sleep(3_600)
         assert await it.states(ids) == {MessageState.DELIVERED: 300}

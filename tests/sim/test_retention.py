@@ -11,7 +11,7 @@ pytestmark = on_each_store
 
 
 async def is_there(it: World, id: str) -> bool:
-    return await it.ledger.story(raw_id(id)) is not None
+    return await it.ledger.message_view(raw_id(id)) is not None
 
 
 async def is_known(it: World, key: str = HOST) -> bool:

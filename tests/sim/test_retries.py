@@ -24,12 +24,12 @@ async def test_always_503_is_tried_on_schedule_and_then_dead(autojump_clock: obj
         id = await it.accept()
         await trio.sleep(200_000)
         assert it.times() == SCHEDULE
-        story = await it.story(id)
-    assert story.state is MessageState.DEAD
-    assert story.dead_reason is DeadReason.EXHAUSTED
-    assert [attempt.number for attempt in story.attempts] == list(range(1, 13))
-    assert [attempt.kind for attempt in story.attempts] == [AttemptKind.FIRST] + [AttemptKind.RETRY] * 11
-    assert all(attempt.status == 503 for attempt in story.attempts)
+        view = await it.message_view(id)
+    assert view.state is MessageState.DEAD
+    assert view.dead_reason is DeadReason.EXHAUSTED
+    assert [attempt.number for attempt in view.attempts] == list(range(1, 13))
+    assert [attempt.kind for attempt in view.attempts] == [AttemptKind.FIRST] + [AttemptKind.RETRY] * 11
+    assert all(attempt.status == 503 for attempt in view.attempts)
 
 
 @pytest.mark.parametrize("recovers_at", range(12))
@@ -52,8 +52,8 @@ async def test_the_wait_before_a_retry_counts_from_the_end_of_the_attempt_before
         id = await it.accept()
         await it.sleep_to(700)
         assert it.times() == [0, 30 + 84.8, 60 + 254.4, 90 + 593.6]
-        story = await it.story(id)
-    assert [attempt.duration for attempt in story.attempts] == [30_000] * 3
+        view = await it.message_view(id)
+    assert [attempt.duration for attempt in view.attempts] == [30_000] * 3
 
 
 async def test_a_redirect_is_a_failed_attempt(autojump_clock: object) -> None:
@@ -141,9 +141,9 @@ async def test_a_delay_holds_the_first_attempt_back_and_the_schedule_counts_from
         await it.sleep_to(29.999)
         assert await it.state(id) is MessageState.QUEUED
         await it.sleep_to(120)
-        story = await it.story(id)
+        view = await it.message_view(id)
     assert it.times() == [30, 114.8]
-    assert [attempt.kind for attempt in story.attempts] == [AttemptKind.FIRST, AttemptKind.RETRY]
+    assert [attempt.kind for attempt in view.attempts] == [AttemptKind.FIRST, AttemptKind.RETRY]
 
 
 HERE = [
@@ -164,10 +164,10 @@ async def test_a_local_failure_uses_a_retry_number_and_does_not_count_against_th
         ids = await it.accept_many(150)
         await it.sleep_to(100)
         assert len(it.requests) == 300
-        story = await it.story(ids[-1])
+        view = await it.message_view(ids[-1])
         circuit = await it.circuit()
-    assert story.place is not None and story.place.retry == 2
-    assert [attempt.fault for attempt in story.attempts] == [Fault.HERE] * 2
+    assert view.place is not None and view.place.retry == 2
+    assert [attempt.fault for attempt in view.attempts] == [Fault.HERE] * 2
     assert circuit.state is CircuitState.ENABLED
     assert circuit.consecutive_failures == circuit.window.attempts == 0
 

@@ -24,7 +24,7 @@ from holdfast.http.errors import ExchangeTimeout
 from holdfast.http.pool import AddressLimit
 from holdfast.process.gateway import Gateway
 from holdfast.store.embedded.ledger import Ledger
-from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, ReplayDead, Story
+from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, MessageView, ReplayDead
 from tests.store.memory import MemoryEngine, Session
 from tests.support.answers import GivenAnswer
 
@@ -283,13 +283,13 @@ class World:
         """How often a gateway with nothing to do looks whether there is something, in so much time."""
         return 0
 
-    async def story(self, id: str) -> Story:
-        story = await self.ledger.story(raw_id(id))
-        assert story is not None
-        return story
+    async def message_view(self, id: str) -> MessageView:
+        view = await self.ledger.message_view(raw_id(id))
+        assert view is not None
+        return view
 
     async def state(self, id: str) -> MessageState:
-        return (await self.story(id)).state
+        return (await self.message_view(id)).state
 
     async def states(self, ids: list[str]) -> Counter[MessageState]:
         return Counter([await self.state(id) for id in ids])

@@ -16,7 +16,7 @@ from holdfast.core.ownership import SHARDS
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.port import IdempotencyKey
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 from tests.contract.builders import RULES, Desk, HandClock
 from tests.store.recorder import Recorder
 from tests.support.harness import PATIENCE
@@ -88,9 +88,9 @@ async def every_host_is_owned(store: PostgresStore) -> None:
             await trio.sleep(0.005)
 
 
-async def every(desk: Desk) -> list[Moving]:
+async def every(desk: Desk) -> list[StoredMessage]:
     """All that is not delivered in a machine's own store."""
-    found: list[Moving] = []
+    found: list[StoredMessage] = []
     after: MessageId | None = None
     while True:
         page, after = await desk.ledger.undelivered(after, 100)

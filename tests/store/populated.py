@@ -11,8 +11,7 @@ from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing
 from holdfast.store import records
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.tables import Table
-from holdfast.store.embedded.walking import step
+from holdfast.store.embedded.tables import Table, step
 from holdfast.store.offline.offline_store import OfflineStore
 from holdfast.store.port import Expire, Fail, RetryNow
 from tests.contract.builders import (
@@ -94,13 +93,13 @@ async def _finished(desk: Desk, named: dict[str, Message]) -> None:
     await desk.deliver(Entry(entry.message, Place(Standing.RETRY, entry.message.born, NOW + MINUTE, 1, 1)), 2)
     named["delivered late"] = entry.message
     entry = await desk.accept("done:443", BINARY)
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     named["exhausted"] = entry.message
     [entry] = await desk.accept_waiting("gone:443")
     await desk.ledger.perform(Expire("gone:443", EVER, NOW + HOUR, 10))
     named["expired"] = entry.message
     entry = await desk.accept("again:443")
-    await desk.bury(entry)
+    await desk.add_dead(entry)
     desk.clock.at += 5
     await desk.ledger.perform(RetryNow(entry.message.id, desk.clock.at, entry.message.lane, entry.message.host))
     named["replayed"] = entry.message

@@ -10,10 +10,9 @@ from pathlib import Path
 from pytest import fixture, mark, raises
 
 from holdfast.core.errors import StoreInUse, StoreUnusable
-from holdfast.store.embedded.file_systems import file_system_of
+from holdfast.store.embedded.folder import file_system_of
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.tables import META_SCHEMA, SCHEMA, Table
-from holdfast.store.embedded.walking import step
+from holdfast.store.embedded.tables import META_SCHEMA, SCHEMA, Table, step
 from tests.contract.builders import dump
 
 SIZE = 16 << 20
@@ -165,7 +164,7 @@ def test_a_path_is_on_the_innermost_mount(path: str, kind: str) -> None:
 
 @mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre"])
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch, kind: str) -> None:
-    monkeypatch.setattr("holdfast.store.embedded.file_systems.file_system_of", lambda path, mounts: kind)
+    monkeypatch.setattr("holdfast.store.embedded.folder.file_system_of", lambda path, mounts: kind)
     with raises(StoreUnusable, match="network file system"):
         LmdbEngine(tmp_path / "store", SIZE)
 

@@ -76,7 +76,7 @@ async def test_a_store_full_of_what_waits_records_all_outcomes_within_its_size(
         entries = await fail_all(desk, entries, number)
         statistics = await desk.ledger.statistics()
         assert statistics.used_bytes < statistics.max_bytes
-    assert (await desk.story(entries[-1])).attempts[-1].number == 18
+    assert (await desk.message_view(entries[-1])).attempts[-1].number == 18
     await deliver_all(desk, entries)
     await desk.close()
 

@@ -14,8 +14,7 @@ from pytest import fixture, raises, skip
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Entry
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.tables import Table, Transaction
-from holdfast.store.embedded.walking import step
+from holdfast.store.embedded.tables import Table, Transaction, step
 from tests.contract.builders import RULES, Desk, ids
 
 MIB = 1 << 20
@@ -163,7 +162,7 @@ async def test_a_full_volume_refuses_messages_and_records_outcomes(small_volume:
     assert len(accepted) > 50
     for entry in accepted[:-1]:
         await desk.deliver(entry)
-    assert ids([accepted[-1]]) == [(await desk.story(accepted[-1])).message.id]
+    assert ids([accepted[-1]]) == [(await desk.message_view(accepted[-1])).message.id]
     await desk.close()
 
 

@@ -66,9 +66,9 @@ def test_records_of_both_versions_live_side_by_side(old: Populated) -> None:
     async def fill(desk: Desk) -> None:
         message = desk.message("busy:443", route="billing")._replace(signed=True)
         await desk.ledger.perform(Accept(message))
-        story = await desk.ledger.story(message.id)
-        assert story is not None
-        assert story.message.signed
+        view = await desk.ledger.message_view(message.id)
+        assert view is not None
+        assert view.message.signed
         await desk.deliver((await desk.look("busy:443", fresh=1)).fresh[0])
 
     populate(old.folder, fill)
@@ -97,8 +97,8 @@ def test_keys_answer_as_before_whatever_the_setting_is_now(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from holdfast.store.embedded import lmdb, migration, shares, walking
-migration.BATCH = shares.BATCH = walking.BATCH = 1
+from holdfast.store.embedded import lmdb, migration, shares, tables
+migration.BATCH = shares.BATCH = tables.BATCH = 1
 commits, commit = int(sys.argv[2]), lmdb.Write.commit
 def dying(self):
     global commits

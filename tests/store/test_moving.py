@@ -10,7 +10,7 @@ from pytest import fixture, mark, raises
 from holdfast.core.errors import StoreUnreachable
 from holdfast.core.message import MessageState, Place, Standing
 from holdfast.store.port import Accept, Accepted, Deliver, DropMessages, Duplicate, Fail, MessageFilter
-from holdfast.store.transfer import PAGE, Moved, Mover, Moving
+from holdfast.store.transfer import PAGE, StoredMessage, Transfer, Transferred
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, lane, retry_at
 from tests.store.fleets import Replica, every, fleet, ids_in, keyed, sidecar
@@ -36,9 +36,9 @@ def arrived(place: Place) -> Place:
     return place._replace(standing=Standing.ACTIVE) if place.standing is Standing.WAITING else place
 
 
-async def move(desk: Desk, store: Replica) -> Moved:
-    moved = Moved()
-    await Mover(desk.ledger, store.take_in).run(moved)
+async def move(desk: Desk, store: Replica) -> Transferred:
+    moved = Transferred()
+    await Transfer(desk.ledger, store.take_in).run(moved)
     return moved
 
 
@@ -55,10 +55,10 @@ async def test_whatever_is_not_delivered_arrives_with_all_that_is_known_of_it(po
         assert await every(desk) == []
         assert ids_in(database) == [each.message.id for each in before]
         for each in before:
-            story = await store.story(each.message.id)
-            assert story is not None
-            assert (story.message, story.place) == (each.message, arrived(each.place))
-            assert (story.attempts, story.dead_reason) == (each.attempts, each.reason)
+            view = await store.message_view(each.message.id)
+            assert view is not None
+            assert (view.message, view.place) == (each.message, arrived(each.place))
+            assert (view.attempts, view.dead_reason) == (each.attempts, each.reason)
         assert (await move(desk, store)).count == 0
     consistency.check(database, RULES, clock.at)
 
@@ -91,9 +91,9 @@ async def test_attempts_go_on_where_they_were(tmp_path: Path, database: str) -> 
         [came] = await store.given(HOST, 1)
         assert came.place == entry.place._replace(standing=Standing.ACTIVE)
         await store.perform(Fail(came, attempt(2), retry_at(2, NOW + 2 * HOUR), lane()))
-        story = await store.story(entry.message.id)
-        assert story is not None
-        assert [each.number for each in story.attempts] == [1, 2]
+        view = await store.message_view(entry.message.id)
+        assert view is not None
+        assert [each.number for each in view.attempts] == [1, 2]
 
 
 # -- once --------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Cut:
     def __init__(self, store: Replica) -> None:
         self._store = store
 
-    async def take_in(self, page: Sequence[Moving]) -> list[Any]:
+    async def take_in(self, page: Sequence[StoredMessage]) -> list[Any]:
         await self._store.take_in(page)
         raise StoreUnreachable("cut off")
 
@@ -115,7 +115,7 @@ async def test_what_was_taken_and_not_forgotten_is_known_the_second_time(populat
     async with sidecar(populated, clock) as desk, fleet(database, clock) as store:
         before = await every(desk)
         with raises(StoreUnreachable):
-            await Mover(desk.ledger, Cut(store).take_in).run(Moved())
+            await Transfer(desk.ledger, Cut(store).take_in).run(Transferred())
         assert await every(desk) == before
         moved = await move(desk, store)
         assert (moved.count, moved.known, moved.duplicates) == (15, 15, 0)
@@ -130,7 +130,7 @@ async def test_what_came_to_its_end_there_is_not_taken_again(tmp_path: Path, dat
     async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
         await desk.accept()
         with raises(StoreUnreachable):
-            await Mover(desk.ledger, Cut(store).take_in).run(Moved())
+            await Transfer(desk.ledger, Cut(store).take_in).run(Transferred())
         [entry] = await store.given(HOST, 1)
         if end == "delivered":
             await store.perform(Deliver(entry, attempt(), None))

@@ -15,9 +15,9 @@ from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, Place, Standing, id_text
 from holdfast.store import records
-from holdfast.store.embedded import walking
+from holdfast.store.embedded import tables
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.stories import story
+from holdfast.store.embedded.queries import message_view
 from holdfast.store.embedded.tables import DUPLICATES, META_EPOCH, META_LATEST, Moment, Table, Transaction, moment_key
 from holdfast.store.offline.offline_store import Finding, Repaired
 from holdfast.store.offline.repair import Repair
@@ -61,7 +61,7 @@ def repair(store: Populated) -> Repaired:
         return offline.repair()
 
 
-def tables(store: Populated) -> dict[Table, list[tuple[bytes, bytes]]]:
+def contents(store: Populated) -> dict[Table, list[tuple[bytes, bytes]]]:
     engine = store.open()
     try:
         return dump(engine)
@@ -72,7 +72,7 @@ def tables(store: Populated) -> dict[Table, list[tuple[bytes, bytes]]]:
 def told(store: Populated, name: str):
     engine = store.open()
     with engine.read() as transaction:
-        found = story(transaction, store[name])
+        found = message_view(transaction, store[name])
     engine.close()
     return found
 
@@ -272,7 +272,7 @@ def test_damage_is_found_and_mended(store: Populated, damage: str) -> None:
     assert all("config" in each.what or "not so" in each.what for each in indirect)
     repair(store)
     assert findings(store) == []
-    after = tables(store)
+    after = contents(store)
     assert_consistent(after, RULES)
     assert_shares(after)
 
@@ -281,9 +281,9 @@ def test_damage_is_found_and_mended(store: Populated, damage: str) -> None:
 def test_a_store_of_every_state_is_clean_and_a_repair_changes_nothing(tmp_path: Path, killed: bool) -> None:
     store = build(tmp_path / "store", killed=killed)
     assert findings(store) == []
-    before = tables(store)
+    before = contents(store)
     assert repair(store).file is None
-    after = tables(store)
+    after = contents(store)
     assert_shares(after)
     assert {table for table in Table if before[table] != after[table]} == set()
 
@@ -293,8 +293,8 @@ def test_a_batch_that_ends_anywhere_leaves_nothing_out(store: Populated, monkeyp
     engine = store.open()
     everything = dump(engine)
     for size in (1, 2, 3):
-        monkeypatch.setattr(walking, "BATCH", size)
-        assert {table: [row for _, row in walking.walk(engine, table)] for table in Table} == everything
+        monkeypatch.setattr(tables, "BATCH", size)
+        assert {table: [row for _, row in tables.walk(engine, table)] for table in Table} == everything
     engine.close()
 
 
@@ -302,7 +302,7 @@ def test_a_batch_that_ends_anywhere_leaves_nothing_out(store: Populated, monkeyp
 def test_a_repair_goes_in_bounded_transactions(
     store: Populated, tmp_path: Path, monkeypatch: MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(walking, "BATCH", batch)
+    monkeypatch.setattr(tables, "BATCH", batch)
     removed: list[int] = []
 
     class Watched(LmdbEngine):
@@ -328,7 +328,7 @@ def test_a_repair_goes_in_bounded_transactions(
 def test_what_can_not_be_read_is_kept_byte_by_byte(store: Populated) -> None:
     value = GARBAGE + bytes(range(256))
     with_transaction(store, lambda transaction: transaction.put(Table.MESSAGES, store["held"], value))
-    before = tables(store)
+    before = contents(store)
     previous = os.umask(0)
     try:
         done = repair(store)
@@ -348,7 +348,7 @@ def test_what_can_not_be_read_is_kept_byte_by_byte(store: Populated) -> None:
         if store["held"] in (key[:16], content[8:])
     }
     assert kept == of_it
-    assert not any(store["held"] in key + content for rows in tables(store).values() for key, content in rows)
+    assert not any(store["held"] in key + content for rows in contents(store).values() for key, content in rows)
 
 
 def test_a_lost_place_is_found_again_by_the_indexes(store: Populated) -> None:
@@ -373,7 +373,7 @@ def test_the_dead_stay_dead_and_keep_their_reason(store: Populated, name: str, r
 
 
 def test_a_message_in_no_index_goes_to_its_place_or_to_its_lanes_queue(store: Populated) -> None:
-    places = dict(tables(store)[Table.PLACES])
+    places = dict(contents(store)[Table.PLACES])
 
     def lose_indexes(transaction: Transaction) -> None:
         for table in (Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING, Table.DEAD_LANE):
@@ -382,7 +382,7 @@ def test_a_message_in_no_index_goes_to_its_place_or_to_its_lanes_queue(store: Po
 
     with_transaction(store, lose_indexes)
     repair(store)
-    after = tables(store)
+    after = contents(store)
     assert_consistent(after, RULES)
     assert dict(after[Table.PLACES]) == places
     queue = [value[8:] for lane_key, value in after[Table.WAITING] if lane_key == b"new:443"]
@@ -394,7 +394,7 @@ def test_a_circuit_that_can_not_be_read_begins_anew(store: Populated) -> None:
     with_transaction(store, lambda transaction: transaction.put(Table.LANES, b"down:443", GARBAGE))
     done = repair(store)
     assert (done.circuits, done.set_aside) == (1, 1)
-    record = records.decode_lane(dict(tables(store)[Table.LANES])[b"down:443"])
+    record = records.decode_lane(dict(contents(store)[Table.LANES])[b"down:443"])
     assert (record.circuit.state, record.circuit.since) == (CircuitState.ENABLED, NOW)
 
 
@@ -421,13 +421,13 @@ def test_whatever_happened_a_repair_ends_in_a_clean_store(
     folder = tmp_path_factory.mktemp("any") / "store"
     shutil.copytree(original.folder, folder)
     store = Populated(folder, original.by_name)
-    rows = [(table, *row) for table, rows in tables(store).items() for row in rows if row[0] != b"schema"]
+    rows = [(table, *row) for table, rows in contents(store).items() for row in rows if row[0] != b"schema"]
     for table, key, value in data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=6)):
         spoilt = data.draw(st.none() | st.binary(max_size=40) | _changed(value))
         with_transaction(store, lambda transaction: _damage(transaction, table, key, value, spoilt))  # noqa: B023
     repair(store)
     assert findings(store) == []
-    after = tables(store)
+    after = contents(store)
     assert_consistent(after, RULES)
     assert_shares(after)
     shutil.rmtree(folder)

@@ -12,7 +12,7 @@ from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import id_text
 from holdfast.store import maintenance
-from holdfast.store.embedded import walking
+from holdfast.store.embedded import tables
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
 from holdfast.store.offline.offline_store import Finding, Imported, NotAnExport, OfflineStore, check_header
@@ -59,7 +59,7 @@ def take(store: Populated, lines: list[bytes]) -> tuple[Imported, list[tuple[int
     return done, bad
 
 
-def tables(store: Populated) -> dict[Table, list[tuple[bytes, bytes]]]:
+def contents(store: Populated) -> dict[Table, list[tuple[bytes, bytes]]]:
     engine = store.open()
     try:
         return dump(engine)
@@ -78,13 +78,13 @@ def test_export_import_export_gives_the_same_lines(
     tmp_path: Path, empty: Populated, monkeypatch: MonkeyPatch, batch: int, killed: bool
 ) -> None:
     original = build(tmp_path / "store", killed=killed)
-    monkeypatch.setattr(walking, "BATCH", batch)
+    monkeypatch.setattr(tables, "BATCH", batch)
     monkeypatch.setattr(maintenance, "BATCH", batch)
     lines = export(original)
     done, bad = take(empty, lines)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
     assert export(empty) == lines
-    before, after = tables(original), tables(empty)
+    before, after = contents(original), contents(empty)
     same = [table for table in Table if table not in NOT_THE_SAME]
     assert {table: after[table] for table in same} == {table: before[table] for table in same}
     assert_consistent(after, RULES)
@@ -162,10 +162,10 @@ def test_what_can_not_be_read_is_left_out_and_told(tmp_path: Path) -> None:
 
 def test_repeating_an_import_skips_what_is_there(empty: Populated, exported: list[bytes]) -> None:
     first, _ = take(empty, exported)
-    before = tables(empty)
+    before = contents(empty)
     again, bad = take(empty, exported)
     assert (again.added.total(), again.skipped, bad) == (0, first.added, [])
-    assert tables(empty) == before
+    assert contents(empty) == before
 
 
 def test_an_interrupted_import_is_completed_by_repeating_it(
@@ -179,7 +179,7 @@ def test_an_interrupted_import_is_completed_by_repeating_it(
 
     with empty.offline() as offline, raises(KeyboardInterrupt):
         offline.take(torn(), lambda number, what: None)
-    some = tables(empty)[Table.MESSAGES]
+    some = contents(empty)[Table.MESSAGES]
     assert 0 < len(some) < 15
     done, _ = take(empty, exported)
     assert done.skipped["message"] == len(some)
@@ -202,11 +202,11 @@ def test_an_existing_circuit_stays_as_it_is(tmp_path: Path, exported: list[bytes
         await desk.accept("down:443")
 
     store = populate(tmp_path / "copy", accept)
-    before = dict(tables(store)[Table.LANES])[b"down:443"]
+    before = dict(contents(store)[Table.LANES])[b"down:443"]
     done, _ = take(store, exported)
     assert done.skipped == {"circuit": 1}
     assert done.added["message"] == 15
-    assert dict(tables(store)[Table.LANES])[b"down:443"] == before
+    assert dict(contents(store)[Table.LANES])[b"down:443"] == before
 
 
 def test_an_imported_key_still_answers(empty: Populated, original: Populated, exported: list[bytes]) -> None:
@@ -222,7 +222,7 @@ def test_an_imported_key_still_answers(empty: Populated, original: Populated, ex
 
 def test_ids_go_on_after_those_that_were_imported(empty: Populated, exported: list[bytes]) -> None:
     take(empty, exported)
-    last = tables(empty)[Table.MESSAGES][-1][0]
+    last = contents(empty)[Table.MESSAGES][-1][0]
 
     async def mint(desk: Any) -> None:
         assert desk.ledger.mint(0) > last
@@ -284,7 +284,7 @@ def test_nothing_of_a_bad_line_is_stored_and_the_others_are(
     assert [at for at, _ in bad] == [number + 1]
     assert bad[0][1]
     assert (done.bad, done.added["message"], done.complete) == (1, 14, True)
-    after = tables(empty)
+    after = contents(empty)
     assert not any(original["retrying"] in key + value for rows in after.values() for key, value in rows)
 
 
@@ -333,7 +333,7 @@ def test_a_store_that_is_too_small_says_so_and_takes_the_rest_later(
     small = OfflineStore(LmdbEngine(empty.folder, 8 << 20), RULES)
     with small, raises(StoreFull, match="max_size"):
         small.take(lines, lambda number, what: None)
-    some = len(tables(empty)[Table.MESSAGES])
+    some = len(contents(empty)[Table.MESSAGES])
     assert 0 < some < 29
     done, bad = take(empty, [exported[0], *lines])
     assert (done.skipped["message"], done.added["message"], bad) == (some, 29 - some, [])

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from holdfast.store.embedded.data_file import LOOK_EVERY, MOST, resident_files
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.residence import LOOK_EVERY, MOST, resident_files
-from holdfast.store.embedded.tables import Table, Transaction
-from holdfast.store.embedded.walking import step
+from holdfast.store.embedded.tables import Table, Transaction, step
 
 ROWS = 2 * MOST >> 12
 

@@ -13,7 +13,7 @@ from holdfast.config import Config, DatabaseUrl
 from holdfast.config.database import database_url
 from holdfast.config.faults import BadValue, Fault
 from holdfast.process.credentials import judge_database
-from holdfast.store.offline.offline_store import Moved, OfflineStore
+from holdfast.store.offline.offline_store import OfflineStore, Transferred
 
 
 def handoff(arguments: list[str]) -> int:
@@ -29,7 +29,7 @@ def handoff(arguments: list[str]) -> int:
     url = _target(options, config)
     with faults_told(), open_embedded(config) as store:
         judge_database(url)
-        before, moved = store.left, Moved()
+        before, moved = store.left, Transferred()
         try:
             _empty(store, url, moved)
         finally:
@@ -50,7 +50,7 @@ def _target(options: argparse.Namespace, config: Config) -> DatabaseUrl:
     return config.store.url
 
 
-def _empty(store: OfflineStore, url: DatabaseUrl, moved: Moved) -> None:
+def _empty(store: OfflineStore, url: DatabaseUrl, moved: Transferred) -> None:
     broken: list[str] = []
 
     def keep(table: str, key: str, what: str) -> None:
@@ -62,7 +62,7 @@ def _empty(store: OfflineStore, url: DatabaseUrl, moved: Moved) -> None:
         print(f"holdfast: {clean(line)}", file=sys.stderr)
 
 
-def _tell(gone: int, moved: Moved, left: int, url: DatabaseUrl, as_json: bool) -> None:
+def _tell(gone: int, moved: Transferred, left: int, url: DatabaseUrl, as_json: bool) -> None:
     if as_json:
         known = {"already_there": moved.known, "duplicates": moved.duplicates}
         print(json.dumps({"moved": gone, "dead": moved.dead, **known, "left": left}), flush=True)

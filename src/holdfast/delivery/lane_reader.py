@@ -13,7 +13,7 @@ from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.delivery.lanes import LaneCache
 from holdfast.events import News
-from holdfast.store.port import BATCH_BYTES, Ask, Store, View
+from holdfast.store.port import BATCH_BYTES, LaneQuery, LaneView, Store
 
 LANES_A_READ = 64
 
@@ -86,7 +86,7 @@ class LaneReader:
 
     async def hydrate(self, lane: Lane) -> None:
         """Make sure that a lane's circuit is known."""
-        view = (await self._store.survey([Ask(lane.key, 0, 0, 0, None, frozenset())]))[0]
+        view = (await self._store.survey([LaneQuery(lane.key, 0, 0, 0, None, frozenset())]))[0]
         if not lane.hydrated:
             self._lanes.hydrate(lane, view.record, self._clock.now())
 
@@ -99,7 +99,7 @@ class LaneReader:
         memory = self._lanes.memory
         return max(0, memory.size - memory.used) // 2
 
-    def _ask(self, lane: Lane) -> Ask:
+    def _ask(self, lane: Lane) -> LaneQuery:
         fresh, due = lane.fresh_wanted, lane.due_wanted
         may_send = lane.enabled or not lane.hydrated
         if not may_send or lane.is_held(self._clock.now()) or not self._lanes.has_room(lane):
@@ -109,9 +109,9 @@ class LaneReader:
         if lane.stale:
             lane.read_to = b""
         skip = frozenset(lane.known.keys() | self._broken)
-        return Ask(lane.key, self._clock.now(), fresh, due, lane.circuit.probed, skip, lane.read_to)
+        return LaneQuery(lane.key, self._clock.now(), fresh, due, lane.circuit.probed, skip, lane.read_to)
 
-    def _take(self, lane: Lane, view: View) -> None:
+    def _take(self, lane: Lane, view: LaneView) -> None:
         if not lane.hydrated:
             self._lanes.hydrate(lane, view.record, self._clock.now())
             if view.heads.waiting is not None:
@@ -136,7 +136,7 @@ class LaneReader:
         queued = [moment for moment, is_queued in self._meanwhile[lane] if is_queued]
         return [entry for entry in entries if entry.place.born < min(queued)] if queued else entries
 
-    def _take_heads(self, lane: Lane, view: View) -> None:
+    def _take_heads(self, lane: Lane, view: LaneView) -> None:
         """What there is besides the entries, as it was when the read began, and what came meanwhile."""
         self._report(view.broken)
         lane.more_fresh = view.more_fresh or lane.shelving > 0

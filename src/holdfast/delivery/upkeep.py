@@ -25,8 +25,8 @@ from holdfast.store.port import (
     Evicted,
     EvictLanes,
     Expire,
-    Finished,
     Forget,
+    OldestFinished,
     Purge,
     ReviewLanes,
     SaveLane,
@@ -212,7 +212,7 @@ class Upkeep:
         removed: int = await self._store.perform(self._past_retention(now))
         return removed >= STEP
 
-    async def _evict(self, finished: Finished, now: int) -> bool:
+    async def _evict(self, finished: OldestFinished, now: int) -> bool:
         """What can go early makes room: of each kind the oldest, and nothing of the next kind before that is needed.
 
         Returns whether to go on at once.
@@ -266,7 +266,7 @@ class Upkeep:
             return now + SWEEP_AT_MOST_EVERY
         return max(now + SWEEP_AT_MOST_EVERY, self._next_due(await self._store.oldest_finished(), now))
 
-    def _next_due(self, finished: Finished, now: int) -> int:
+    def _next_due(self, finished: OldestFinished, now: int) -> int:
         """When the first record is past its retention; what is not there yet is so no sooner than if it came now."""
         if now < self._grace_ends:
             return self._grace_ends

@@ -13,6 +13,7 @@ from holdfast.operate.ports import Deliveries
 from holdfast.operate.queries import Queries
 from holdfast.operate.requests import bulk_limit, choice, moment, problem, refuse_unknown, text
 from holdfast.store.port import (
+    BulkResult,
     DeadFilter,
     DropDead,
     DropMessages,
@@ -21,7 +22,6 @@ from holdfast.store.port import (
     Retried,
     RetryNow,
     Store,
-    Swept,
 )
 
 STEP = 128
@@ -80,7 +80,7 @@ class Actions:
     async def drop(self, text: str) -> dict[str, Any]:
         id, _, _ = await self._known(text)
         self._refuse_in_flight(id, text)
-        swept: Swept = await self._store.perform(DropMessages(MessageFilter(id=id), 1))
+        swept: BulkResult = await self._store.perform(DropMessages(MessageFilter(id=id), 1))
         if not swept.ids:
             raise problem(409, "delivered", f"{text} was delivered; its record goes by retention.")
         self._dropped(swept)
@@ -97,7 +97,7 @@ class Actions:
         limit, dropped = bulk_limit(body), 0
         while True:
             step = STEP if limit is None else min(STEP, limit - dropped)
-            swept: Swept = await self._store.perform(DropMessages(select, step, self._deliveries.in_flight))
+            swept: BulkResult = await self._store.perform(DropMessages(select, step, self._deliveries.in_flight))
             dropped += swept.count
             self._dropped(swept)
             if swept.after is None or dropped == limit:
@@ -112,7 +112,7 @@ class Actions:
         select, limit, dropped = await self.dead_filter(body), bulk_limit(body), 0
         while True:
             step = STEP if limit is None else min(STEP, limit - dropped)
-            swept: Swept = await self._store.perform(DropDead(select, step))
+            swept: BulkResult = await self._store.perform(DropDead(select, step))
             dropped += swept.count
             self._dropped(swept)
             if swept.after is None or dropped == limit:
@@ -124,7 +124,7 @@ class Actions:
         replayed = 0
         while True:
             step = STEP if limit is None else min(STEP, limit - replayed)
-            swept: Swept = await self._store.perform(ReplayDead(select, self._clock.now(), step))
+            swept: BulkResult = await self._store.perform(ReplayDead(select, self._clock.now(), step))
             replayed += swept.count
             self._counters.replayed += swept.count
             if swept.after is None or replayed == limit:
@@ -147,16 +147,16 @@ class Actions:
 
     async def _known(self, text: str) -> tuple[MessageId, str, str]:
         id = parse_id(text)
-        story = await self._store.story(id) if id is not None else None
-        if id is None or story is None:
+        view = await self._store.message_view(id) if id is not None else None
+        if id is None or view is None:
             raise problem(404, "unknown-message", f"There is no message {text}.")
-        return id, story.message.lane, story.message.host
+        return id, view.message.lane, view.message.host
 
     def _refuse_in_flight(self, id: MessageId, text: str) -> None:
         if id in self._deliveries.in_flight:
             raise problem(409, "in-flight", f"An attempt of {text} is under way; ask again when it has ended.")
 
-    def _dropped(self, swept: Swept) -> None:
+    def _dropped(self, swept: BulkResult) -> None:
         self._counters.dropped += swept.count
         if swept.count:
             some = [id_text(id) for id in swept.ids[:10]]

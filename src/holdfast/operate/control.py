@@ -166,8 +166,8 @@ async def _lines(documents: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes
 async def _dead_letters(store: Store, select: DeadFilter) -> AsyncGenerator[dict[str, Any], None]:
     while True:
         page, after = await store.dead(select, DEAD_LETTERS_A_READ)
-        for story in page:
-            yield json_shapes.dead_letter(story)
+        for view in page:
+            yield json_shapes.dead_letter(view)
         if after is None:
             return
         select = replace(select, after=after)

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitRules
 from holdfast.core.message import Attempt, AttemptKind, MessageState, Place, Standing, id_text, rfc3339
-from holdfast.store.port import CircuitView, Story
+from holdfast.store.port import CircuitView, MessageView
 
 
 def moment(ms: int | None) -> str | None:
@@ -16,10 +16,10 @@ def seconds(ms: int) -> float:
     return ms / 1000
 
 
-def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
+def message(view: MessageView, *, in_flight: bool, masked: bool) -> dict[str, Any]:
     """`masked` hides the target's path. Only the control socket shows it."""
-    it = story.message
-    state = MessageState.IN_FLIGHT if in_flight else story.state
+    it = view.message
+    state = MessageState.IN_FLIGHT if in_flight else view.state
     return {
         "id": id_text(it.id),
         "state": state,
@@ -27,36 +27,36 @@ def message(story: Story, *, in_flight: bool, masked: bool) -> dict[str, Any]:
         "host": it.host,
         "route": it.route,
         "method": it.method,
-        "size": story.size,
+        "size": view.size,
         "accepted_at": moment(it.accepted_at),
-        "retry": _retries_used(story),
-        "next_attempt_at": moment(_next_attempt(state, story.place)),
-        "dead_reason": story.dead_reason,
-        "finished_at": moment(story.finished_at),
-        "attempts": [attempt(each) for each in story.attempts],
+        "retry": _retries_used(view),
+        "next_attempt_at": moment(_next_attempt(state, view.place)),
+        "dead_reason": view.dead_reason,
+        "finished_at": moment(view.finished_at),
+        "attempts": [attempt(each) for each in view.attempts],
     }
 
 
-def dead_letter(story: Story) -> dict[str, Any]:
+def dead_letter(view: MessageView) -> dict[str, Any]:
     """A dead message with its headers and body, nothing redacted. A body that is not UTF-8 is base64."""
-    document = message(story, in_flight=False, masked=False)
-    document["headers"] = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in story.message.headers]
+    document = message(view, in_flight=False, masked=False)
+    document["headers"] = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in view.message.headers]
     try:
-        document["body"] = story.message.body.decode()
+        document["body"] = view.message.body.decode()
     except UnicodeDecodeError:
-        document["body_base64"] = base64.b64encode(story.message.body).decode()
+        document["body_base64"] = base64.b64encode(view.message.body).decode()
     return document
 
 
-def _retries_used(story: Story) -> int:
+def _retries_used(view: MessageView) -> int:
     """Retries made since the message was accepted or replayed. A place holds the number of the next retry; a delivered
     message has no place.
     """
-    place = story.place
+    place = view.place
     if place is not None:
         return place.retry - 1 if place.standing is Standing.RETRY and place.retry else place.retry
     used = 0
-    for each in story.attempts:
+    for each in view.attempts:
         used = 0 if each.kind is AttemptKind.FIRST else used + (each.kind is AttemptKind.RETRY)
     return used
 

@@ -16,7 +16,7 @@ from holdfast.events import News
 from holdfast.operate import json_shapes
 from holdfast.operate.ports import Condition, Deliveries, Spooled
 from holdfast.operate.requests import LONGEST_PAGE, after_id, choice, circuit_name, page_limit, problem
-from holdfast.store.port import CircuitView, Store, Story
+from holdfast.store.port import CircuitView, MessageView, Store
 
 MOST_CANDIDATES = 20
 
@@ -184,28 +184,28 @@ class Queries:
 
     async def message(self, text: str, *, masked: bool) -> dict[str, Any]:
         id = parse_id(text)
-        story = await self._store.story(id) if id is not None else None
-        if story is None:
+        view = await self._store.message_view(id) if id is not None else None
+        if view is None:
             raise problem(404, "unknown-message", f"There is no message {text}, or it is past its retention.")
-        document = self._message(story, masked=masked)
+        document = self._message(view, masked=masked)
         if not masked:
-            document["why"] = await self._why(story, MessageState(document["state"]))
+            document["why"] = await self._why(view, MessageState(document["state"]))
         return document
 
-    async def _why(self, story: Story, state: MessageState) -> str:
-        lane = self._deliveries.lane_of(story.message.lane)
-        view = await self._store.circuit(story.message.lane) if lane is None else None
-        circuit = lane.circuit if lane is not None else view.record.circuit if view is not None else None
+    async def _why(self, view: MessageView, state: MessageState) -> str:
+        lane = self._deliveries.lane_of(view.message.lane)
+        stored = await self._store.circuit(view.message.lane) if lane is None else None
+        circuit = lane.circuit if lane is not None else stored.record.circuit if stored is not None else None
         rules = (self._rules, self._retry_rules)
-        return why(state, story.place, story.dead_reason, story.attempts, circuit, *rules)
+        return why(state, view.place, view.dead_reason, view.attempts, circuit, *rules)
 
     async def messages(self, query: Mapping[str, str]) -> dict[str, Any]:
         state = choice(MessageState, "state", query.get("state"))
         lane = (await self.key_and_host(query["host"]))[0] if query.get("host") else None
         after = after_id(query.get("after"))
-        found, following = await self._store.stories(state, lane, after, page_limit(query))
+        found, following = await self._store.message_views(state, lane, after, page_limit(query))
         return {
-            "messages": [self._message(story, masked=False) for story in found],
+            "messages": [self._message(view, masked=False) for view in found],
             "next": id_text(following) if following is not None else None,
         }
 
@@ -217,9 +217,9 @@ class Queries:
         document = json_shapes.circuit(view, self._clock.now(), self._rules)
         return {**document, "host": masked_lane(view.record.key)} if masked else document
 
-    def _message(self, story: Story, *, masked: bool) -> dict[str, Any]:
-        in_flight = story.message.id in self._deliveries.in_flight
-        return json_shapes.message(story, in_flight=in_flight, masked=masked)
+    def _message(self, view: MessageView, *, masked: bool) -> dict[str, Any]:
+        in_flight = view.message.id in self._deliveries.in_flight
+        return json_shapes.message(view, in_flight=in_flight, masked=masked)
 
     async def _starting_with(self, prefix: str) -> list[CircuitView]:
         found, _ = await self._store.circuits(None, prefix, MOST_CANDIDATES)

@@ -32,7 +32,7 @@ from holdfast.core.message import (
     rfc3339,
 )
 from holdfast.store.port import LaneRecord
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 
 VERSION = 2
 HEADER = {"format": "holdfast-export", "version": VERSION}
@@ -60,7 +60,7 @@ class Key(NamedTuple):
     at: int
 
 
-Record = LaneRecord | Moving | Delivered | Key
+Record = LaneRecord | StoredMessage | Delivered | Key
 """What a line tells."""
 
 
@@ -92,7 +92,7 @@ def circuit_line(record: LaneRecord) -> Line:
     }
 
 
-def message_line(stored: Moving) -> Line:
+def message_line(stored: StoredMessage) -> Line:
     message, place, reason, attempts, _ = stored
     dead = place.standing is Standing.DEAD
     return {
@@ -200,7 +200,7 @@ def read_circuit(line: Line) -> LaneRecord:
     return LaneRecord(line["key"], line["host"], circuit, line["limit"], run, hold_until, answers)
 
 
-def read_message(line: Line) -> Moving:
+def read_message(line: Line) -> StoredMessage:
     headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in line["headers"])
     place = line["place"]
     standing = Standing(place["state"])
@@ -209,7 +209,7 @@ def read_message(line: Line) -> Moving:
     reason = DeadReason(place["reason"]) if standing is Standing.DEAD else None
     if (due == 0) != (standing in (Standing.ACTIVE, Standing.WAITING)):
         raise ValueError(f"{standing} without the moment that belongs to it")
-    return Moving(
+    return StoredMessage(
         _read_head(line, headers, _bytes(line["body"])),
         Place(standing, _ms(place["born"]), due, place["retry"], place["attempts"], _flag(place["held"])),
         reason,

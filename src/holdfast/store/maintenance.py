@@ -18,7 +18,7 @@ from holdfast.core.store_rules import kept_attempts
 from holdfast.store import export_format, records
 from holdfast.store.export_format import Delivered, Key, Line, Record
 from holdfast.store.port import LaneRecord
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 from holdfast.store.validation import UNREADABLE, check_attempt, check_lane, check_message, check_moments
 
 BATCH = 500
@@ -105,7 +105,7 @@ def _checked(line: Line) -> Record:
         case LaneRecord():
             check_lane(record)
             _check_names(record.key, record.host)
-        case Moving(message, place, _, attempts):
+        case StoredMessage(message, place, _, attempts):
             check_message(message, len(message.body))
             _check_names(message.lane, message.host)
             return record._replace(place=_plain(place), attempts=_kept(attempts))

@@ -154,7 +154,7 @@ class MessageFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class BulkResult:
     """What one bounded step did: how many messages, of which lanes (and their hosts), and where to go on if it may."""
 
     ids: list[MessageId]
@@ -168,7 +168,7 @@ class Swept:
 
 @dataclass(slots=True)
 class ReplayDead(Operation):
-    """Dead messages start a new life. Result: Swept."""
+    """Dead messages start a new life. Result: BulkResult."""
 
     select: DeadFilter
     now: int
@@ -177,7 +177,7 @@ class ReplayDead(Operation):
 
 @dataclass(slots=True)
 class DropDead(Operation):
-    """Dead messages are removed with all that is known of them. Result: Swept."""
+    """Dead messages are removed with all that is known of them. Result: BulkResult."""
 
     select: DeadFilter
     limit: int
@@ -185,7 +185,7 @@ class DropDead(Operation):
 
 @dataclass(slots=True)
 class DropMessages(Operation):
-    """Messages that were not delivered are removed with all that is known of them. Result: Swept."""
+    """Messages that were not delivered are removed with all that is known of them. Result: BulkResult."""
 
     select: MessageFilter
     limit: int
@@ -281,7 +281,7 @@ class LaneRecord(NamedTuple):
     answers: bool | None = None
 
 
-class Ask(NamedTuple):
+class LaneQuery(NamedTuple):
     """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`.
 
     What stands in the queue before `read_to` was read already: it need not be looked at again. Of either kind of
@@ -298,7 +298,7 @@ class Ask(NamedTuple):
     most_bytes: int = BATCH_BYTES
 
 
-class View(NamedTuple):
+class LaneView(NamedTuple):
     """One lane on disk at one moment. `broken` are entries whose record can't be read, with what is wrong."""
 
     record: LaneRecord | None
@@ -327,7 +327,7 @@ class Agenda(NamedTuple):
     passed_over: int = 0
 
 
-class Finished(NamedTuple):
+class OldestFinished(NamedTuple):
     """When the oldest delivered message and dead letter was written: what a sweep waits for.
 
     Idempotency keys leave together with those of their time: `key` is when the last of the oldest was written at most.
@@ -338,7 +338,7 @@ class Finished(NamedTuple):
     key: int | None
 
 
-class Story(NamedTuple):
+class MessageView(NamedTuple):
     """What operators are told of one message: without its body, and once it is delivered without its headers."""
 
     message: Message
@@ -422,7 +422,7 @@ def lane_changes(operation: Operation, result: Any) -> list[LaneChange]:
     if isinstance(operation, RetryNow):
         if result in (Retried.DUE, Retried.REPLAYED):
             return [LaneChange(operation.lane, operation.host, replayed=result is Retried.REPLAYED)]
-    elif isinstance(result, Swept):
+    elif isinstance(result, BulkResult):
         if isinstance(operation, ReplayDead):
             return [LaneChange(lane, host, replayed=True) for lane, host in result.lanes.items()]
         removed = frozenset(result.ids)
@@ -497,7 +497,7 @@ class Store(Acceptance, Protocol):
     def pending(self) -> int:
         """Operations not yet on disk: whoever produces them holds back above a bound."""
 
-    async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
+    async def survey(self, asks: Sequence[LaneQuery], bytes_wanted: int = NO_LIMIT) -> list[LaneView]:
         """What is asked of lanes, in this order. Once more than `bytes_wanted` were read, the rest may be left out."""
 
     async def agenda(
@@ -505,15 +505,15 @@ class Store(Acceptance, Protocol):
     ) -> Agenda:
         """Lanes that need attention from `since` to `now`, of hosts of these classes as far as the store knows them."""
 
-    async def oldest_finished(self) -> Finished: ...
+    async def oldest_finished(self) -> OldestFinished: ...
 
-    async def story(self, id: MessageId) -> Story | None: ...
+    async def message_view(self, id: MessageId) -> MessageView | None: ...
 
-    async def stories(
+    async def message_views(
         self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
-    ) -> tuple[list[Story], MessageId | None]: ...
+    ) -> tuple[list[MessageView], MessageId | None]: ...
 
-    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
+    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
         """Dead letters whole, and where to go on."""
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:

@@ -23,7 +23,7 @@ class KeyUse(NamedTuple):
     at: int
 
 
-class Moving(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message that was not delivered, with all that is known of it; `reason` is that of a dead one. Exports tell of
     keys by themselves.
     """
@@ -38,17 +38,19 @@ class Moving(NamedTuple):
 class Source(Protocol):
     """The store that is left."""
 
-    async def undelivered(self, after: MessageId | None, limit: int) -> tuple[list[Moving], MessageId | None]: ...
+    async def undelivered(
+        self, after: MessageId | None, limit: int
+    ) -> tuple[list[StoredMessage], MessageId | None]: ...
 
     async def perform(self, operation: Operation) -> Any: ...
 
 
-TakeIn = Callable[[Sequence[Moving]], Awaitable[list[Any]]]
+TakeIn = Callable[[Sequence[StoredMessage]], Awaitable[list[Any]]]
 """What the other store does with a page; each result is what an Accept would have."""
 
 
 @dataclass(slots=True)
-class Moved:
+class Transferred:
     """How many have left, and which of them were dead, were there already, or have a key under which another one is
     there. `left` says why others stay, by host; `full`: it goes for all hosts.
     """
@@ -61,17 +63,17 @@ class Moved:
     full: bool = False
 
 
-class Mover:
+class Transfer:
     """`on_page` is told of the messages that have just arrived, before they are forgotten here."""
 
     def __init__(
-        self, source: Source, take_in: TakeIn, on_page: Callable[[list[Moving]], None] = lambda page: None
+        self, source: Source, take_in: TakeIn, on_page: Callable[[list[StoredMessage]], None] = lambda page: None
     ) -> None:
         self._source = source
         self._take_in = take_in
         self._on_page = on_page
 
-    async def run(self, moved: Moved) -> None:
+    async def run(self, moved: Transferred) -> None:
         """Once through the whole store, page by page; what is done is counted in `moved`.
 
         Raises StoreUnreachable and CommitFailed of either store. What there is no room for stays, and so does all that
@@ -87,8 +89,8 @@ class Mover:
             if after is None:
                 return
 
-    async def _move(self, page: list[Moving], moved: Moved) -> None:
-        there: list[Moving] = []
+    async def _move(self, page: list[StoredMessage], moved: Transferred) -> None:
+        there: list[StoredMessage] = []
         for each, result in zip(page, await self._take_in(page), strict=True):
             if not isinstance(result, StoreFull):
                 there.append(each)
@@ -103,7 +105,7 @@ class Mover:
         moved.count += len(there)
 
 
-def _count(each: Moving, result: Accepted | Duplicate, moved: Moved) -> None:
+def _count(each: StoredMessage, result: Accepted | Duplicate, moved: Transferred) -> None:
     moved.dead += each.reason is not None
     if isinstance(result, Duplicate):
         moved.known += result.id == each.message.id

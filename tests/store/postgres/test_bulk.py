@@ -87,7 +87,7 @@ async def wait(store: Replica, key: str = HOST, **of: Any) -> Entry:
     return entry
 
 
-async def bury(store: Replica, key: str = HOST, **of: Any) -> Entry:
+async def add_dead(store: Replica, key: str = HOST, **of: Any) -> Entry:
     entry = await accept(store, key, **of)
     await store.perform(Fail(entry, attempt(), EXHAUSTED, lane(key, host=entry.message.host)))
     return entry
@@ -103,7 +103,7 @@ async def save(store: Replica, *lanes: Lane) -> None:
 
 async def test_a_replay_anywhere_brings_messages_to_their_owner_in_order(replicas: tuple[Replica, Replica]) -> None:
     owner, other = owner_of(HOST, replicas)
-    entries = [await bury(owner) for _ in range(5)]
+    entries = [await add_dead(owner) for _ in range(5)]
     before = len(owner.arrivals)
     swept = await other.perform(ReplayDead(DeadFilter(), NOW + HOUR, 10))
     assert swept.ids == [entry.message.id for entry in entries]
@@ -114,7 +114,7 @@ async def test_a_replay_anywhere_brings_messages_to_their_owner_in_order(replica
 
 async def test_two_replays_at_once_give_each_message_one_life(replicas: tuple[Replica, Replica]) -> None:
     owner, _ = owner_of(HOST, replicas)
-    dead = [(await bury(owner)).message.id for _ in range(40)]
+    dead = [(await add_dead(owner)).message.id for _ in range(40)]
     swept: list[bytes] = []
 
     async def replay(by: Replica) -> None:
@@ -132,7 +132,7 @@ async def test_two_sweeps_at_once_remove_each_record_once(database: str, replica
     owner, _ = owner_of(HOST, replicas)
     for _ in range(20):
         await owner.perform(Deliver(await accept(owner), success(), None))
-        await bury(owner)
+        await add_dead(owner)
     removed: list[int] = []
 
     async def purge(by: Replica) -> None:
@@ -149,7 +149,7 @@ async def test_two_sweeps_at_once_remove_each_record_once(database: str, replica
 
 async def test_dead_letters_of_any_host_are_dropped_anywhere(replicas: tuple[Replica, Replica]) -> None:
     owner, other = owner_of(HOST, replicas)
-    entry = await bury(owner)
+    entry = await add_dead(owner)
     assert (await other.perform(DropDead(DeadFilter(), 10))).ids == [entry.message.id]
     assert (await owner.statistics()).used_bytes == 0
 
@@ -169,13 +169,13 @@ async def test_an_outcome_of_what_was_dropped_is_ignored(store: Replica) -> None
     swept = await store.perform(DropMessages(MessageFilter(), 10))
     assert swept.ids == [entry.message.id]
     await store.perform(Deliver(entry, success(), lane()))
-    assert await store.story(entry.message.id) is None
+    assert await store.message_view(entry.message.id) is None
     statistics = await store.statistics()
     assert (statistics.waiting, statistics.used_bytes) == (0, 0)
 
 
 async def test_what_can_not_be_read_can_be_dropped(database: str, store: Replica) -> None:
-    entry, dead = await wait(store), await bury(store, OTHER)
+    entry, dead = await wait(store), await add_dead(store, OTHER)
     execute(database, "UPDATE messages SET record = 'garbage'")
     assert (await store.perform(DropMessages(MessageFilter(HOST), 10))).ids == [entry.message.id]
     assert (await store.perform(DropDead(DeadFilter(), 10))).ids == [dead.message.id]
@@ -211,7 +211,7 @@ async def test_nothing_is_left_of_hosts_whose_lanes_are_forgotten(database: str,
 
 
 async def test_counts_of_the_dead_stay_when_their_lane_is_forgotten(store: Replica) -> None:
-    await bury(store)
+    await add_dead(store)
     assert await store.perform(Forget(HOST)) is True
     statistics = await store.statistics()
     assert (statistics.dead, statistics.circuits[CircuitState.ENABLED]) == (1, 0)
@@ -241,9 +241,12 @@ async def test_the_first_of_all_lanes_is_found_wherever_it_is(database: str, sto
 
 async def test_what_arrived_and_is_due_later_is_told_as_a_retry(store: Replica) -> None:
     delayed = await accept(store, delay=HOUR)
-    story = await store.story(delayed.message.id)
-    assert story is not None
-    assert (story.state, story.place) == (MessageState.QUEUED, Place(Standing.RETRY, NOW + HOUR, NOW + HOUR, held=True))
+    view = await store.message_view(delayed.message.id)
+    assert view is not None
+    assert (view.state, view.place) == (
+        MessageState.QUEUED,
+        Place(Standing.RETRY, NOW + HOUR, NOW + HOUR, held=True),
+    )
 
 
 async def test_records_that_can_not_be_read_are_told_of_once(database: str, store: Replica) -> None:
@@ -251,8 +254,8 @@ async def test_records_that_can_not_be_read_are_told_of_once(database: str, stor
     execute(database, "UPDATE messages SET record = 'garbage' WHERE id = %s", entries[0].message.id)
     execute(database, "UPDATE lanes SET record = 'garbage'")
     for _ in range(2):
-        page, _ = await store.stories(None, None, None, 10)
-        assert [story.message.id for story in page] == [entries[1].message.id]
+        page, _ = await store.message_views(None, None, None, 10)
+        assert [view.message.id for view in page] == [entries[1].message.id]
         assert await store.circuits(None, None, 10) == ([], None)
     assert store.recorder.unreadable == [("messages", entries[0].message.id.hex()), ("lanes", HOST.encode().hex())]
 
@@ -260,16 +263,16 @@ async def test_records_that_can_not_be_read_are_told_of_once(database: str, stor
 async def test_a_page_of_stories_without_larger_bodies_and_one_with_its_own(store: Replica) -> None:
     message = Message(store.mint(NOW), HOST, HOST, "https", HOST, b"/", "POST", (), b"x" * 9_000, NOW, NOW)
     await store.perform(Accept(message))
-    [page], _ = await store.stories(None, HOST, None, 10)
+    [page], _ = await store.message_views(None, HOST, None, 10)
     assert (page.size, page.message.body) == (9_000, b"")
-    story = await store.story(message.id)
-    assert story is not None
-    assert (story.message, story.attempts) == (message, [])
+    view = await store.message_view(message.id)
+    assert view is not None
+    assert (view.message, view.attempts) == (message, [])
 
 
 async def test_failed_attempts_are_told_with_their_answers(store: Replica) -> None:
     entry = await accept(store)
     await store.perform(Fail(entry, attempt(), retry_at(1, NOW), lane()))
-    story = await store.story(entry.message.id)
-    assert story is not None
-    assert story.attempts == [attempt()]
+    view = await store.message_view(entry.message.id)
+    assert view is not None
+    assert view.attempts == [attempt()]

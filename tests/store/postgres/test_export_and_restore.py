@@ -20,7 +20,7 @@ from holdfast.store import maintenance
 from holdfast.store.embedded.tables import Table
 from holdfast.store.maintenance import Finding, Maintained
 from holdfast.store.offline.offline_store import Imported, open_database
-from holdfast.store.port import Accept, Ask, Deliver, Duplicate
+from holdfast.store.port import Accept, Deliver, Duplicate, LaneQuery
 from holdfast.store.postgres import connection
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
@@ -121,7 +121,7 @@ async def test_a_fleet_delivers_what_was_imported(exported: list[bytes], databas
     async with trio.open_nursery() as nursery:
         store = await a_replica(nursery, database, NOW + DAY)
         assert {"again:443", "busy:443", "new:443"} < set((await store.agenda(EVER, 10, ())).lanes)
-        [view] = await store.survey([Ask("busy:443", NOW + DAY, 10, 10, None, frozenset())])
+        [view] = await store.survey([LaneQuery("busy:443", NOW + DAY, 10, 10, None, frozenset())])
         assert (len(view.fresh), len(view.due)) == (3, 3)
         statistics = await store.statistics()
         assert (statistics.waiting, statistics.dead) == (13, 2)

@@ -18,7 +18,7 @@ from holdfast.core.errors import StoreUnusable
 from holdfast.core.message import DeadReason, Message, MessageState, id_text
 from holdfast.core.ownership import SHARDS
 from holdfast.store import records
-from holdfast.store.port import Accept, Accepted, Ask, Duplicate
+from holdfast.store.port import Accept, Accepted, Duplicate, LaneQuery
 from holdfast.store.postgres import schema
 from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.migration import bring_up_to_date, migrate
@@ -74,7 +74,7 @@ async def beats(old: Old, number: int) -> None:
 
 
 async def read(store: PostgresStore, lane: str, now: int = EVERYTHING * 2) -> list[bytes]:
-    [view] = await store.survey([Ask(lane, now, 100, 100, None, frozenset())])
+    [view] = await store.survey([LaneQuery(lane, now, 100, 100, None, frozenset())])
     return [entry.message.id for entry in (*view.fresh, *view.due)]
 
 
@@ -92,7 +92,7 @@ async def test_while_an_older_replica_is_alive_a_newer_one_accepts_and_owns_noth
         await until(lambda: owned(store, other) == SHARDS)
         assert versions(old) == [1, 2, 3]
         owner = store if store.owns(v1.BUSY) else other
-        told = await owner.story(fresh.id)
+        told = await owner.message_view(fresh.id)
         assert told is not None
         assert told.state is MessageState.QUEUED
     consistency.check(database, RULES, NOW)
@@ -115,16 +115,16 @@ async def test_nothing_is_lost_or_changed_on_the_way(database: str) -> None:
         assert await read(store, v1.BUSY) == [old[name] for name in (*fresh, "claimed retry", "retry", "delayed")]
         assert await read(store, v1.BUSY, NOW) == [old[name] for name in (*fresh, "claimed retry")]
         for name, original in old.named.items():
-            story = await store.story(original.id)
-            assert story is not None, name
+            view = await store.message_view(original.id)
+            assert view is not None, name
             expected = original._replace(body=b"") if name == "delivered" else original
-            assert story.message == expected, name
+            assert view.message == expected, name
         for name, due in (("retry", NOW + v1.RETRY_IN), ("delayed", NOW + v1.DELAYED)):
-            story = await store.story(old[name])
-            assert story is not None
-            assert story.place is not None
-            assert (story.place.due, story.place.held) == (due, name == "delayed")
-        dead = await store.story(old["dead"])
+            view = await store.message_view(old[name])
+            assert view is not None
+            assert view.place is not None
+            assert (view.place.due, view.place.held) == (due, name == "delayed")
+        dead = await store.message_view(old["dead"])
         assert dead is not None
         assert (dead.state, dead.dead_reason, len(dead.attempts)) == (MessageState.DEAD, DeadReason.EXHAUSTED, 4)
 

@@ -122,7 +122,7 @@ async def test_a_locked_row_holds_up_the_outcomes_of_its_own_host_alone(desk: Sh
         await until(lambda: len(waiting.results) == 2)
     assert waiting.results + others.results == [None] * 6
     assert await failures(desk, lanes) == [2, 2, 2]
-    assert [(await desk.story(entry)).state for entry in entries] == [MessageState.RETRYING] * 3
+    assert [(await desk.message_view(entry)).state for entry in entries] == [MessageState.RETRYING] * 3
     desk.check()
     await desk.close()
 
@@ -136,7 +136,7 @@ async def test_deliveries_to_others_are_recorded_beside_a_message_that_is_locked
         await until(lambda: told[FREE].results and told[ALSO_FREE].results)
         assert told[LOCKED].results == []
     await until(lambda: told[LOCKED].results)
-    assert [(await desk.story(entry)).state for entry in entries] == [MessageState.DELIVERED] * 3
+    assert [(await desk.message_view(entry)).state for entry in entries] == [MessageState.DELIVERED] * 3
     desk.check()
     await desk.close()
 
@@ -156,7 +156,7 @@ async def test_expiry_of_a_lane_that_is_locked_waits_for_it(desk: SharedDesk) ->
     told = Told()
     with locked(desk):
         desk.ledger.submit(Expire(LOCKED, NOW + MINUTE, NOW + MINUTE, 10, done=told))
-        await desk.bury(await desk.accept(FREE))
+        await desk.add_dead(await desk.accept(FREE))
         assert told.results == []
     await until(lambda: told.results)
     assert told.results == [[entry.message.id]]

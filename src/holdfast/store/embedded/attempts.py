@@ -17,19 +17,19 @@ from holdfast.store.embedded.tables import Table, Transaction, prefixed
 from holdfast.store.validation import ANSWERS, answers_of, check_attempt, fields_of
 
 
-class Made(NamedTuple):
+class EncodedAttempt(NamedTuple):
     """An attempt ready to be recorded."""
 
     fields: list[Any]
     answer: bytes | None
 
 
-def prepare(attempt: Attempt) -> Made:
+def prepare(attempt: Attempt) -> EncodedAttempt:
     kept = store_rules.truncated_attempt(attempt)
-    return Made(records.attempt_fields(kept), kept.answer)
+    return EncodedAttempt(records.attempt_fields(kept), kept.answer)
 
 
-def record(transaction: Transaction, id: MessageId, made: Made) -> None:
+def record(transaction: Transaction, id: MessageId, made: EncodedAttempt) -> None:
     """Add an attempt to those of its message, and drop what is not kept beside it."""
     latest = made.fields[0]
     before, answers = _stored(transaction, id) if latest > 1 else ([], {})

@@ -9,11 +9,12 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageId, Place, Standing
 from holdfast.core.schedule import dead_place, due_at_once, replayed_place
 from holdfast.store import records
-from holdfast.store.embedded import choosing
-from holdfast.store.embedded.group import Work
+from holdfast.store.embedded import queries
+from holdfast.store.embedded.group import GroupWork
 from holdfast.store.embedded.reads import lane_record
 from holdfast.store.embedded.tables import META_RULES, Moment, Table, first_value, moment_key
 from holdfast.store.port import (
+    BulkResult,
     DropDead,
     DropMessages,
     Evicted,
@@ -25,13 +26,12 @@ from holdfast.store.port import (
     Retried,
     RetryNow,
     ReviewLanes,
-    Swept,
 )
 from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.validation import is_name
 
 
-def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:
+def expire(work: GroupWork, operation: Expire, encoded: None) -> list[MessageId]:
     key = lane_key(operation.lane)
     expired: list[tuple[MessageId, Place]] = []
     for table, standing in ((Table.WAITING, Standing.WAITING), (Table.AGING, Standing.RETRY)):
@@ -44,12 +44,12 @@ def expire(work: Work, operation: Expire, encoded: None) -> list[MessageId]:
     for id, standing_there in expired:
         place = work.place_of(id, standing_there)
         work.leave(id, operation.lane, place)
-        work.bury(id, operation.lane, dead_place(place, operation.now), DeadReason.EXPIRED)
+        work.add_dead(id, operation.lane, dead_place(place, operation.now), DeadReason.EXPIRED)
     return [id for id, _ in expired]
 
 
-def replay_dead(work: Work, operation: ReplayDead, encoded: None) -> Swept:
-    found, after = choosing.dead_letters(work.transaction, operation.select, operation.limit)
+def replay_dead(work: GroupWork, operation: ReplayDead, encoded: None) -> BulkResult:
+    found, after = queries.dead_letters(work.transaction, operation.select, operation.limit)
     replayed: list[MessageId] = []
     lanes: dict[str, str] = {}
     for letter, lane in found:
@@ -59,44 +59,44 @@ def replay_dead(work: Work, operation: ReplayDead, encoded: None) -> Swept:
             _replay(work, letter, lane, stored[0].host, operation.now)
             lanes[lane] = stored[0].host
             replayed.append(id)
-    return Swept(replayed, lanes, after)
+    return BulkResult(replayed, lanes, after)
 
 
-def _replay(work: Work, letter: bytes, lane: str, host: str, now: int) -> None:
+def _replay(work: GroupWork, letter: bytes, lane: str, host: str, now: int) -> None:
     id = unstamp(letter)[1]
-    work.exhume(letter, lane)
-    work.know_lane(lane, host)
+    work.remove_dead(letter, lane)
+    work.ensure_lane(lane, host)
     place = replayed_place(work.place_of(id, Place(Standing.DEAD, 0)), now)
     work.enqueue(id, lane, place)
     work.set_place(id, place)
 
 
-def drop_dead(work: Work, operation: DropDead, encoded: None) -> Swept:
-    found, after = choosing.dead_letters(work.transaction, operation.select, operation.limit)
+def drop_dead(work: GroupWork, operation: DropDead, encoded: None) -> BulkResult:
+    found, after = queries.dead_letters(work.transaction, operation.select, operation.limit)
     for letter, lane in found:
         _drop_letter(work, letter, lane)
-    return Swept([unstamp(letter)[1] for letter, _ in found], {}, after)
+    return BulkResult([unstamp(letter)[1] for letter, _ in found], {}, after)
 
 
-def _drop_letter(work: Work, letter: bytes, lane: str) -> None:
-    work.exhume(letter, lane)
+def _drop_letter(work: GroupWork, letter: bytes, lane: str) -> None:
+    work.remove_dead(letter, lane)
     work.erase_all(unstamp(letter)[1])
 
 
-def drop_messages(work: Work, operation: DropMessages, encoded: None) -> Swept:
-    found, after = choosing.undelivered(work.transaction, operation.select, operation.limit, operation.skip)
+def drop_messages(work: GroupWork, operation: DropMessages, encoded: None) -> BulkResult:
+    found, after = queries.undelivered(work.transaction, operation.select, operation.limit, operation.skip)
     lanes: dict[str, str] = {}
     for message, place in found:
         if place.standing is Standing.DEAD:
-            work.exhume(stamp(place.due, message.id), message.lane)
+            work.remove_dead(stamp(place.due, message.id), message.lane)
         else:
             work.leave(message.id, message.lane, place)
             lanes[message.lane] = message.host
         work.erase_all(message.id)
-    return Swept([message.id for message, _ in found], lanes, after)
+    return BulkResult([message.id for message, _ in found], lanes, after)
 
 
-def retry_now(work: Work, operation: RetryNow, encoded: None) -> Retried:
+def retry_now(work: GroupWork, operation: RetryNow, encoded: None) -> Retried:
     """A message whose turn only its lane decides is due already; one that waits for a time no longer does."""
     stored = work.message_of(operation.id)
     if stored is None:
@@ -113,10 +113,10 @@ def retry_now(work: Work, operation: RetryNow, encoded: None) -> Retried:
     return Retried.DUE
 
 
-def forget(work: Work, operation: Forget, encoded: None) -> bool:
+def forget(work: GroupWork, operation: Forget, encoded: None) -> bool:
     key = lane_key(operation.lane)
     value = work.transaction.get(Table.LANES, key)
-    if value is None or work.has_met(operation.lane):
+    if value is None or work.is_known(operation.lane):
         return False
     waits = any(first_value(work.transaction, table, key) for table in (Table.WAITING, Table.RETRY))
     record = lane_record(work.transaction, key)
@@ -127,7 +127,7 @@ def forget(work: Work, operation: Forget, encoded: None) -> bool:
     return True
 
 
-def evict_lanes(work: Work, operation: EvictLanes, encoded: None) -> Evicted:
+def evict_lanes(work: GroupWork, operation: EvictLanes, encoded: None) -> Evicted:
     """By WAKE: that of an idle lane is when it would be forgotten. A step looks at a bounded number of lanes."""
     prefix = moment_key(Moment.WAKE)[:1]
     start = prefix if operation.after is None else operation.after + b"\0"
@@ -143,14 +143,14 @@ def evict_lanes(work: Work, operation: EvictLanes, encoded: None) -> Evicted:
     return Evicted(evicted, None if at_end else rows[-1])
 
 
-def _is_idle(work: Work, lane: bytes) -> bool:
+def _is_idle(work: GroupWork, lane: bytes) -> bool:
     if any(first_value(work.transaction, table, lane) for table in (Table.WAITING, Table.RETRY, Table.DEAD_LANE)):
         return False
     record = lane_record(work.transaction, lane)
-    return record is not None and record.circuit.state is CircuitState.ENABLED and not work.has_met(record.key)
+    return record is not None and record.circuit.state is CircuitState.ENABLED and not work.is_known(record.key)
 
 
-def review_lanes(work: Work, operation: ReviewLanes, encoded: None) -> bytes | None:
+def review_lanes(work: GroupWork, operation: ReviewLanes, encoded: None) -> bytes | None:
     numbers = records.pack([work.rules.retry.expire_after, work.rules.circuit.forget_after])
     if operation.after is None and work.transaction.get(Table.META, META_RULES) == numbers:
         return None
@@ -163,13 +163,13 @@ def review_lanes(work: Work, operation: ReviewLanes, encoded: None) -> bytes | N
     return None
 
 
-def purge(work: Work, operation: Purge, encoded: None) -> int:
+def purge(work: GroupWork, operation: Purge, encoded: None) -> int:
     removed = _purge_delivered(work, operation.delivered_before, operation.limit)
     removed += _purge_dead(work, operation.dead_before, operation.limit - removed)
     return removed + work.purge_keys(operation.keys_before, operation.limit - removed)
 
 
-def _purge_delivered(work: Work, before: int, limit: int) -> int:
+def _purge_delivered(work: GroupWork, before: int, limit: int) -> int:
     groups = []
     removed = 0
     for key, ids in work.transaction.scan(Table.FINISHED):
@@ -186,7 +186,7 @@ def _purge_delivered(work: Work, before: int, limit: int) -> int:
     return removed
 
 
-def _purge_dead(work: Work, before: int, limit: int) -> int:
+def _purge_dead(work: GroupWork, before: int, limit: int) -> int:
     """A letter that can't be read leaves at its time too, or the sweep would come for it again and again."""
     letters: list[tuple[bytes, bytes]] = []
     for letter, value in work.transaction.scan(Table.DEAD):

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import re
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -119,3 +120,34 @@ def _tell(event: str, path: Path, there: os.stat_result, detail: str) -> None:
         "detail": detail,
     }
     _logger.warning(event, extra={"fields": fields})
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"),
+        *("beegfs", "gpfs", "gfs2", "ocfs2", "orangefs", "juicefs", "s3fs", "gcsfuse", "rclone", "blobfuse2"),
+    }
+)
+
+
+def refuse_network(folder: Path) -> None:
+    """fsync and locks over a network do not keep what LMDB needs of them."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
+    except OSError:
+        return
+    kind = file_system_of(str(folder.resolve()), mounts)
+    if kind.removeprefix("fuse.") in NETWORK_FILE_SYSTEMS:
+        raise StoreUnusable(f"{folder} is on a network file system ({kind}); use a local volume")
+
+
+def file_system_of(path: str, mounts: str) -> str:
+    """The file system that a path is on, by the text of /proc/self/mounts; of mounts on one point the last counts."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        _, point, file_system, *_ = line.split(" ")
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, file_system
+    return kind

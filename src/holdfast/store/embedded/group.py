@@ -35,7 +35,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Work:
+class GroupWork:
     transaction: Transaction
     group: Group
     rules: StoreRules
@@ -57,9 +57,9 @@ class Work:
         self._epochs = None
         return keys.purge(self.transaction, before, limit)
 
-    def know_lane(self, lane: str, host: str) -> None:
+    def ensure_lane(self, lane: str, host: str) -> None:
         """Every message's lane has a record: what is not there can't be woken."""
-        if self.has_met(lane):
+        if self.is_known(lane):
             return
         self._lanes.add(lane)
         key = lane_key(lane)
@@ -68,7 +68,7 @@ class Work:
             self.transaction.put(Table.LANES, key, records.encode_lane(record))
             self.touched.add(lane)
 
-    def has_met(self, lane: str) -> bool:
+    def is_known(self, lane: str) -> bool:
         """Whether this group has already made sure that a lane's record is there, or will write it."""
         return lane in self._lanes or lane in self.group.lanes
 
@@ -126,7 +126,7 @@ class Work:
         table, value = (Table.WAITING, stamp(place.born, id)) if waits else (Table.RETRY, stamp(place.due, id))
         return next(self.transaction.values(table, lane_key(lane), value), None) == value
 
-    def moved_to(self, id: MessageId, lane: str, place: Place) -> Place | None:
+    def current_place(self, id: MessageId, lane: str, place: Place) -> Place | None:
         """Where a message stands that was read at a place: still there, or where an operator's retry put it since;
         None if it was dropped, or another outcome came first.
         """
@@ -135,14 +135,14 @@ class Work:
         now = self.place_of(id, place)
         return now if now.attempts == place.attempts and self.stands(id, lane, now) else None
 
-    def bury(self, id: MessageId, lane: str, place: Place, reason: DeadReason) -> None:
+    def add_dead(self, id: MessageId, lane: str, place: Place, reason: DeadReason) -> None:
         key = lane_key(lane)
         letter = stamp(place.due, id)
         self.transaction.put(Table.DEAD, letter, records.encode_dead(key, reason))
         self.transaction.add(Table.DEAD_LANE, key, letter)
         self.set_place(id, place)
 
-    def exhume(self, letter: bytes, lane: str) -> None:
+    def remove_dead(self, letter: bytes, lane: str) -> None:
         """Take a message out of the dead letters; what becomes of it is the caller's to say."""
         self.transaction.remove(Table.DEAD_LANE, lane_key(lane), letter)
         self.transaction.delete(Table.DEAD, letter)

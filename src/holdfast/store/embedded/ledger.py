@@ -25,20 +25,20 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.store.batching import Waiter, group_size
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.group import Group
-from holdfast.store.embedded.queries import Asking
+from holdfast.store.embedded.queries import LedgerQueries
 from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
 from holdfast.store.embedded.writer import Writer, prepare
 from holdfast.store.embedded.writer_thread import CommitGroup, GroupLimit, Turn, WriterThread
 from holdfast.store.port import (
     Accept,
     Accepted,
+    BulkResult,
     Commit,
     Hearing,
     LaneChange,
     Operation,
     Retried,
     Shelve,
-    Swept,
     lane_changes,
 )
 from holdfast.store.records import decode_latest
@@ -52,7 +52,7 @@ START_BATCH = 256
 _logger = logging.getLogger("holdfast.store")
 
 
-class Ledger(Asking):
+class Ledger(LedgerQueries):
     """A store on one engine. `run` is its writer; `open` has to come before it.
 
     Where another process mints, `last_id` is set to its last one.
@@ -240,7 +240,7 @@ class Ledger(Asking):
                 accepted.append(message)
                 standing = Standing.ACTIVE if result.active else Standing.WAITING
                 arrived.append(Entry(message, Place(standing, message.born)))
-            elif type(result) is Swept or type(result) is Retried:
+            elif type(result) is BulkResult or type(result) is Retried:
                 changed += lane_changes(operation, result)
             if operation.done is not None:
                 operation.done(result)

@@ -17,12 +17,10 @@ from typing import Any
 import lmdb
 
 from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreUnusable
-from holdfast.store.embedded.data_file import PAGE, DataFile, Gate
-from holdfast.store.embedded.file_systems import refuse_network
-from holdfast.store.embedded.folder import make_folder, take_folder
+from holdfast.store.embedded.data_file import PAGE, DataFile, Gate, ResidentPages
+from holdfast.store.embedded.folder import make_folder, refuse_network, take_folder
 from holdfast.store.embedded.migration import migrate
-from holdfast.store.embedded.reserve import OUTCOME_TABLES, reserved
-from holdfast.store.embedded.residence import Residence
+from holdfast.store.embedded.room import OUTCOME_TABLES, reserved
 from holdfast.store.embedded.tables import DUPLICATES, Fault, Room, Table, Transaction
 from holdfast.store.files import open_private, sync_folder
 
@@ -70,7 +68,7 @@ class LmdbEngine:
             except OSError as error:
                 raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
             self._page: int = self._environment.stat()["psize"]
-            self._residence = Residence(self._file.descriptor)
+            self._residence = ResidentPages(self._file.descriptor)
             migrate(self)
             self._resources = undo.pop_all()
 
@@ -215,7 +213,7 @@ class LmdbTransaction:
 
 
 class Read:
-    def __init__(self, environment: Any, tables: list[Any], gate: Gate, residence: Residence) -> None:
+    def __init__(self, environment: Any, tables: list[Any], gate: Gate, residence: ResidentPages) -> None:
         self._environment = environment
         self._tables = tables
         self._gate = gate

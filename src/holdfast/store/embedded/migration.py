@@ -19,8 +19,7 @@ from holdfast.store import records
 from holdfast.store.embedded import keys
 from holdfast.store.embedded.keys import Epoch
 from holdfast.store.embedded.shares import count_shares, write_shares
-from holdfast.store.embedded.tables import META_LATEST, META_SCHEMA, SCHEMA, Engine, Table, Transaction
-from holdfast.store.embedded.walking import BATCH, step
+from holdfast.store.embedded.tables import BATCH, META_LATEST, META_SCHEMA, SCHEMA, Engine, Table, Transaction, step
 from holdfast.store.records import idempotency_key, unstamp
 
 _logger = logging.getLogger("holdfast.store")

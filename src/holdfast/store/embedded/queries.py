@@ -4,35 +4,41 @@ Records that can't be read are told of once, and left out of the answer.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
+from heapq import merge
 from typing import TypeVar
 
 import trio
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import StoreError, StoreUnusable
-from holdfast.core.message import Entry, MessageId, MessageState
-from holdfast.store.embedded import choosing, reads, transfer
-from holdfast.store.embedded import stories as story_reads
+from holdfast.core.errors import CorruptRecord, StoreError, StoreUnusable
+from holdfast.core.message import Entry, Message, MessageId, MessageState, Place
+from holdfast.core.schedule import state_of
+from holdfast.store import records
+from holdfast.store.batching import choose
+from holdfast.store.embedded import reads, transfer
+from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Engine, Fault, Table, Transaction
 from holdfast.store.port import (
     ALL_CLASSES,
     NO_LIMIT,
     SCARCE,
     Agenda,
-    Ask,
     CircuitView,
     DeadFilter,
-    Finished,
+    LaneQuery,
+    LaneView,
+    MessageFilter,
+    MessageView,
+    OldestFinished,
     StoreListener,
     StoreRoom,
     StoreStatistics,
-    Story,
-    View,
 )
-from holdfast.store.records import lane_key
-from holdfast.store.transfer import Moving
+from holdfast.store.records import lane_key, stamp, unstamp
+from holdfast.store.transfer import StoredMessage
 
 READERS = 4
 LANES_A_READ = 8
@@ -43,7 +49,7 @@ FAULTS_TOLD = 10_000
 Result = TypeVar("Result")
 
 
-class Asking(ABC):
+class LedgerQueries(ABC):
     """The reading half of the ledger."""
 
     def __init__(self, engine: Engine) -> None:
@@ -79,8 +85,8 @@ class Asking(ABC):
         self._tell_faults(faults)
         return result
 
-    async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
-        views: list[View] = []
+    async def survey(self, asks: Sequence[LaneQuery], bytes_wanted: int = NO_LIMIT) -> list[LaneView]:
+        views: list[LaneView] = []
         while len(views) < len(asks) and bytes_wanted >= 0:
             ask_some = partial(_survey, asks=asks[len(views) : len(views) + LANES_A_READ])
             some = await self._read(ask_some)
@@ -93,24 +99,24 @@ class Asking(ABC):
     ) -> Agenda:
         return await self._read(lambda transaction: reads.agenda(transaction, now, limit, skip, classes, since))
 
-    async def oldest_finished(self) -> Finished:
+    async def oldest_finished(self) -> OldestFinished:
         return await self._read(reads.oldest_finished)
 
-    async def story(self, id: MessageId) -> Story | None:
-        return await self._read(lambda transaction: story_reads.story(transaction, id))
+    async def message_view(self, id: MessageId) -> MessageView | None:
+        return await self._read(lambda transaction: message_view(transaction, id))
 
-    async def stories(
+    async def message_views(
         self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
-    ) -> tuple[list[Story], MessageId | None]:
-        return await self._read(lambda transaction: story_reads.stories(transaction, state, lane, after, limit))
+    ) -> tuple[list[MessageView], MessageId | None]:
+        return await self._read(lambda transaction: message_views(transaction, state, lane, after, limit))
 
-    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
-        return await self._read(lambda transaction: choosing.dead_stories(transaction, select, limit))
+    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
+        return await self._read(lambda transaction: dead_views(transaction, select, limit))
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
         return await self._read(lambda transaction: transfer.waiting(transaction, after, limit))
 
-    async def undelivered(self, after: MessageId | None, limit: int) -> tuple[list[Moving], MessageId | None]:
+    async def undelivered(self, after: MessageId | None, limit: int) -> tuple[list[StoredMessage], MessageId | None]:
         """Messages that are not delivered, dead ones too, with all that is known of them, and where to go on."""
         return await self._read(lambda transaction: transfer.undelivered(transaction, after, limit))
 
@@ -139,5 +145,127 @@ class Asking(ABC):
                 self.listener.record_unreadable(table.name.lower(), key.hex(), what)
 
 
-def _survey(transaction: Transaction, asks: Sequence[Ask]) -> list[View]:
+def _survey(transaction: Transaction, asks: Sequence[LaneQuery]) -> list[LaneView]:
     return [reads.survey(transaction, ask) for ask in asks]
+
+
+def dead_letters(
+    transaction: Transaction, select: DeadFilter, limit: int
+) -> tuple[list[tuple[bytes, str]], bytes | None]:
+    """Dead letters by the time of death with their lanes, and where to go on."""
+
+    def read(letter: bytes, value: bytes | None) -> tuple[bytes, str] | None:
+        try:
+            lane, reason = records.decode_dead(value or b"")
+        except CorruptRecord as error:
+            transaction.faults.append((Table.DEAD, letter, str(error)))
+            return None
+        return (letter, lane.decode()) if select.reason in (None, reason) else None
+
+    found, _, start = choose(_letters(transaction, select), limit, read)
+    return found, start
+
+
+def dead_views(transaction: Transaction, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
+    """The same, whole; a letter that can't be read is left out."""
+    found, after = dead_letters(transaction, select, limit)
+    views = [readable_view(transaction, unstamp(letter)[1]) for letter, _ in found]
+    return [each for each in views if each is not None], after
+
+
+def _letters(transaction: Transaction, select: DeadFilter) -> Iterator[tuple[bytes, bytes | None]]:
+    start = select.after or stamp(select.since, bytes(16))
+    letters: Iterator[tuple[bytes, bytes | None]] = transaction.scan(Table.DEAD, start)
+    if select.lane is not None:
+        of_lane = transaction.values(Table.DEAD_LANE, lane_key(select.lane), start)
+        letters = ((letter, transaction.get(Table.DEAD, letter)) for letter in of_lane)
+    for letter, value in letters:
+        if unstamp(letter)[0] >= select.until:
+            return
+        yield letter, value
+
+
+def undelivered(
+    transaction: Transaction, select: MessageFilter, limit: int, skip: Container[MessageId]
+) -> tuple[list[tuple[Message, Place]], MessageId | None]:
+    """Messages in the order of acceptance that were not delivered, and where to go on."""
+
+    def read(id: MessageId, message: Message | None) -> tuple[Message, Place] | None:
+        if message is None or id in skip or select.lane not in (None, message.lane):
+            return None
+        place, state = place_and_state(transaction, message)
+        return (message, place) if select.state in (None, state) else None
+
+    found, _, start = choose(_accepted(transaction, select), limit, read)
+    return found, start
+
+
+def _accepted(transaction: Transaction, select: MessageFilter) -> Iterator[tuple[MessageId, Message | None]]:
+    """With None for one that can't be read."""
+    for id, value in transaction.scan(Table.MESSAGES, select.id or select.after or b""):
+        message = records.message_or_none(id, value)
+        if select.id not in (None, id) or (message is not None and message.accepted_at >= select.before):
+            return
+        yield id, message
+
+
+def message_view(transaction: Transaction, id: MessageId, *, whole: bool = True) -> MessageView | None:
+    """One message. A page of them does without larger bodies, which nobody reads there."""
+    delivered = transaction.get(Table.DELIVERED, id)
+    if delivered is not None:
+        return _delivered(transaction, id, delivered)
+    found = reads.message_of(transaction, id, whole=whole)
+    return None if found is None else _undelivered(transaction, *found)
+
+
+def readable_view(transaction: Transaction, id: MessageId, *, whole: bool = True) -> MessageView | None:
+    """One message among others: a record that can't be read must not hide those."""
+    try:
+        return message_view(transaction, id, whole=whole)
+    except CorruptRecord:
+        return None
+
+
+def message_views(
+    transaction: Transaction, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
+) -> tuple[list[MessageView], MessageId | None]:
+    """A page in the order of acceptance, and the id to go on after."""
+
+    def read(id: MessageId, record: bytes) -> MessageView | None:
+        found = readable_view(transaction, id, whole=False)
+        is_meant = found is not None and lane in (None, found.message.lane) and state in (None, found.state)
+        return found if is_meant else None
+
+    return choose(_records(transaction, state, after), limit, read)[:2]
+
+
+def _records(
+    transaction: Transaction, state: MessageState | None, after: MessageId | None
+) -> Iterator[tuple[bytes, bytes]]:
+    start = after + b"\0" if after is not None else b""
+    undelivered = transaction.scan(Table.MESSAGES, start)
+    delivered = transaction.scan(Table.DELIVERED, start)
+    if state is MessageState.DELIVERED:
+        return delivered
+    return merge(undelivered, delivered) if state is None else undelivered
+
+
+def _delivered(transaction: Transaction, id: MessageId, value: bytes) -> MessageView:
+    message, size, finished_at, last = records.decode_delivered(id, value)
+    attempts = [*attempts_of(transaction, id), last]
+    return MessageView(message, size, MessageState.DELIVERED, None, None, finished_at, attempts)
+
+
+def _undelivered(transaction: Transaction, message: Message, size: int) -> MessageView:
+    place, state = place_and_state(transaction, message)
+    attempts = attempts_of(transaction, message.id)
+    if state is not MessageState.DEAD:
+        return MessageView(message, size, state, place, None, None, attempts)
+    reason = reads.dead_reason(transaction, message.id, place)
+    return MessageView(message, size, state, place, reason, place.due, attempts)
+
+
+def place_and_state(transaction: Transaction, message: Message) -> tuple[Place, MessageState]:
+    """Where a message that was not delivered stands, and the state that operators know it by."""
+    place = place_of(transaction, message)
+    return place, state_of(place, reads.circuit_state(transaction, message.lane))

@@ -20,7 +20,7 @@ from holdfast.store.embedded.tables import (
     moment_key,
     prefixed,
 )
-from holdfast.store.port import Agenda, Ask, CircuitView, Finished, LaneRecord, StoreStatistics, View
+from holdfast.store.port import Agenda, CircuitView, LaneQuery, LaneRecord, LaneView, OldestFinished, StoreStatistics
 from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.validation import check_message, is_name
 
@@ -90,7 +90,7 @@ def message_of(transaction: Transaction, id: MessageId, *, whole: bool = True) -
     return message, size
 
 
-def survey(transaction: Transaction, ask: Ask) -> View:
+def survey(transaction: Transaction, ask: LaneQuery) -> LaneView:
     """One lane: its record, the next entries that it asks for, and the heads of its indexes."""
     key = lane_key(ask.lane)
     record = lane_record(transaction, key)
@@ -108,14 +108,14 @@ def survey(transaction: Transaction, ask: Ask) -> View:
 
     probe = next_probe(probed, oldest) if probing else None
     heads = heads_of(transaction, key, probing=probing)
-    return View(record, fresh, due, probe, more is not None, next_due, heads, broken)
+    return LaneView(record, fresh, due, probe, more is not None, next_due, heads, broken)
 
 
 def _entries(
     transaction: Transaction,
     table: Table,
     key: bytes,
-    ask: Ask,
+    ask: LaneQuery,
     limit: int,
     broken: list[tuple[MessageId, str]],
     start: bytes = b"",
@@ -160,7 +160,7 @@ def _first_probe(
     transaction: Transaction,
     table: Table,
     key: bytes,
-    ask: Ask,
+    ask: LaneQuery,
     after: bytes | None,
     broken: list[tuple[MessageId, str]],
 ) -> Entry | None:
@@ -286,10 +286,10 @@ def _lane_keys(transaction: Transaction, state: CircuitState | None, start: byte
             yield key
 
 
-def oldest_finished(transaction: Transaction) -> Finished:
+def oldest_finished(transaction: Transaction) -> OldestFinished:
     delivered = first_key(transaction, Table.FINISHED)
     dead = first_key(transaction, Table.DEAD)
-    return Finished(
+    return OldestFinished(
         None if delivered is None else unstamp(delivered)[0],
         None if dead is None else unstamp(dead)[0],
         keys.oldest_end(transaction),

@@ -4,14 +4,13 @@ At the watermark counts what is used and what is set aside for outcomes. Each op
 share or takes from it; shares.py keeps the sums.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
 from holdfast.core.store_rules import MESSAGE_COST, WATERMARK, refusal
-from holdfast.store.embedded.reserve import LANE_ROOM, OUTCOME_ROOM
 from holdfast.store.embedded.shares import Shares
-from holdfast.store.embedded.tables import Room, Transaction
+from holdfast.store.embedded.tables import Room, Table, Transaction
 from holdfast.store.port import SCARCE
 
 COPIED = 4
@@ -64,3 +63,26 @@ class RoomKeeper:
 
     def committed(self) -> None:
         self._shares.committed()
+
+
+OUTCOME_ROOM = 10 << 10
+"""Bytes for the attempts, the place and the index entries of one message. Measured: 8.8 to 9.2 KiB."""
+LANE_ROOM = 3_584
+"""Bytes by which a lane's record and moments grow while it fails. Measured: 1.4 KiB, 3.3 with the longest names."""
+
+OUTCOME_TABLES = frozenset(
+    {
+        *(Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING),
+        *(Table.PLACES, Table.ATTEMPTS, Table.DEAD, Table.DEAD_LANE),
+    }
+)
+
+
+def reserved(entries: Mapping[Table, int], outcome_bytes: int) -> int:
+    """What is set aside, besides what is used, by how many rows there are and what the outcome tables take already.
+
+    Attempts of delivered messages are among these. They leave early when room gets scarce, so they are as good as free.
+    """
+    undelivered = entries[Table.MESSAGES]
+    lanes = min(entries[Table.LANES], undelivered)
+    return max(0, undelivered * OUTCOME_ROOM - outcome_bytes) + lanes * LANE_ROOM

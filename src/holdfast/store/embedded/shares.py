@@ -13,8 +13,7 @@ from itertools import islice
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.store_rules import MESSAGE_COST
 from holdfast.store import records
-from holdfast.store.embedded.tables import Engine, Table, Transaction
-from holdfast.store.embedded.walking import BATCH, rows_after, step, walk
+from holdfast.store.embedded.tables import BATCH, Engine, Table, Transaction, rows_after, step, walk
 from holdfast.store.records import lane_key
 
 WINDOW = 2_048

@@ -36,7 +36,7 @@ from holdfast.store.port import (
     Shelve,
     StoreListener,
 )
-from holdfast.store.transfer import PAGE, Moved, Mover, Moving, TakeIn
+from holdfast.store.transfer import PAGE, StoredMessage, TakeIn, Transfer, Transferred
 
 LITTLE = 2 * PAGE
 TRY_AGAIN_AFTER = 0.25
@@ -80,7 +80,7 @@ class Spool:
         self.ledger = ledger
         self._rules = rules
         self._clock = clock
-        self._mover = Mover(ledger, self._take_in, self._arrived)
+        self._mover = Transfer(ledger, self._take_in, self._arrived)
         self._hosts: Counter[str] = Counter()
         self._lanes: set[str] = set()
         self._held: deque[Accept] | None = None
@@ -191,14 +191,14 @@ class Spool:
             await self._empty()
 
     async def _empty(self) -> None:
-        moved = Moved()
+        moved = Transferred()
         while True:
             pause = await self._move(moved)
             if not self._filled.is_set() or self.failed is not None:
                 return
             await trio.sleep(pause)
 
-    async def _move(self, moved: Moved) -> float:
+    async def _move(self, moved: Transferred) -> float:
         """Once through all that is here. Returns after how many seconds to go on."""
         if self._database.away:
             return TRY_AGAIN_AFTER
@@ -219,7 +219,7 @@ class Spool:
             self._release()
         return WAIT_FOR_ROOM if moved.left else 0
 
-    def _finish(self, moved: Moved) -> None:
+    def _finish(self, moved: Transferred) -> None:
         """Nothing came meanwhile: what is still here can't be read, or the database has no room for it."""
         self._hosts = Counter({host: count for host, count in self._hosts.items() if host in moved.left})
         if moved.left:
@@ -229,11 +229,11 @@ class Spool:
         self._tidy()
         self.listener.spool_emptied(moved.count, moved.known, moved.duplicates)
 
-    async def _take_in(self, page: Sequence[Moving]) -> list[Any]:
+    async def _take_in(self, page: Sequence[StoredMessage]) -> list[Any]:
         now = self._clock.now()
         return await self._database.take_in([_of_now(each, now) for each in page])
 
-    def _arrived(self, page: list[Moving]) -> None:
+    def _arrived(self, page: list[StoredMessage]) -> None:
         for each in page:
             self.is_not_here(each.message.host)
             self._lanes.add(each.message.lane)
@@ -257,7 +257,7 @@ class Spool:
         self.ledger.submit(Purge(0, 0, self._clock.now() - self._rules.idempotency, PURGED_AT_ONCE))
 
 
-def _of_now(each: Moving, now: int) -> Moving:
+def _of_now(each: StoredMessage, now: int) -> StoredMessage:
     message, place = each.message, each.place
     if place.attempts or each.reason is not None:
         return each

@@ -15,15 +15,15 @@ from holdfast.core.message import Entry, Message, MessageId, Place, Standing
 from holdfast.store.batching import choose
 from holdfast.store.embedded import keys, reads
 from holdfast.store.embedded.attempts import attempts_of
-from holdfast.store.embedded.group import Work
+from holdfast.store.embedded.group import GroupWork
 from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Table, Transaction
 from holdfast.store.port import HandOver
 from holdfast.store.records import stamp
-from holdfast.store.transfer import KeyUse, Moving
+from holdfast.store.transfer import KeyUse, StoredMessage
 from holdfast.store.validation import check_message
 
-Leaving = TypeVar("Leaving", Entry, Moving)
+Leaving = TypeVar("Leaving", Entry, StoredMessage)
 
 
 def waiting(transaction: Transaction, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
@@ -31,7 +31,9 @@ def waiting(transaction: Transaction, after: MessageId | None, limit: int) -> tu
     return _page(transaction, after, limit, _waiting)
 
 
-def undelivered(transaction: Transaction, after: MessageId | None, limit: int) -> tuple[list[Moving], MessageId | None]:
+def undelivered(
+    transaction: Transaction, after: MessageId | None, limit: int
+) -> tuple[list[StoredMessage], MessageId | None]:
     """The same with dead letters among them, and with all that is known of each."""
     return _page(transaction, after, limit, _moving)
 
@@ -62,7 +64,7 @@ def _waiting(transaction: Transaction, id: MessageId) -> Entry | None:
     return None if whole is None else Entry(whole[0], place)
 
 
-def _moving(transaction: Transaction, id: MessageId) -> Moving | None:
+def _moving(transaction: Transaction, id: MessageId) -> StoredMessage | None:
     place = _place(transaction, id)
     is_dead = place.standing is Standing.DEAD
     reason = reads.dead_reason(transaction, id, place) if is_dead else None
@@ -72,7 +74,7 @@ def _moving(transaction: Transaction, id: MessageId) -> Moving | None:
     if whole is None:
         return None
     message = whole[0]
-    return Moving(message, place, reason, attempts_of(transaction, id), _key_of(transaction, message))
+    return StoredMessage(message, place, reason, attempts_of(transaction, id), _key_of(transaction, message))
 
 
 def _place(transaction: Transaction, id: MessageId) -> Place:
@@ -93,7 +95,7 @@ def _key_of(transaction: Transaction, message: Message) -> KeyUse | None:
     return None
 
 
-def hand_over(work: Work, operation: HandOver, encoded: None) -> int:
+def hand_over(work: GroupWork, operation: HandOver, encoded: None) -> int:
     gone = 0
     for message, read_at in operation.entries:
         if _leaves(work, message, read_at):
@@ -103,15 +105,15 @@ def hand_over(work: Work, operation: HandOver, encoded: None) -> int:
     return gone
 
 
-def _leaves(work: Work, message: Message, read_at: Place) -> bool:
+def _leaves(work: GroupWork, message: Message, read_at: Place) -> bool:
     """Take a message out of the index that it stands in; False if it was dropped or tried since it was read."""
     if read_at.standing is Standing.DEAD:
         letter = stamp(read_at.due, message.id)
         if work.transaction.get(Table.DEAD, letter) is None:
             return False
-        work.exhume(letter, message.lane)
+        work.remove_dead(letter, message.lane)
         return True
-    place = work.moved_to(message.id, message.lane, read_at)
+    place = work.current_place(message.id, message.lane, read_at)
     return place is not None and work.leave(message.id, message.lane, place)
 
 

@@ -15,9 +15,9 @@ from holdfast.core.schedule import RetryAt, first_place, place_after_attempt
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
 from holdfast.store.embedded import attempts, bulk, keys, transfer
-from holdfast.store.embedded.group import Group, Work
+from holdfast.store.embedded.group import Group, GroupWork
+from holdfast.store.embedded.indexes import summarise
 from holdfast.store.embedded.room import RoomKeeper, claim_of
-from holdfast.store.embedded.summaries import summarise
 from holdfast.store.embedded.tables import META_LATEST, Room, Table, Transaction
 from holdfast.store.port import (
     NEVER,
@@ -81,7 +81,7 @@ class Writer:
 
     def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
         """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
-        work = Work(transaction, group, self._rules, self.room)
+        work = GroupWork(transaction, group, self._rules, self.room)
         self.room.begin(group.claim)
         results = []
         for operation, encoded in zip(group.operations, group.prepared, strict=True):
@@ -104,7 +104,7 @@ class Writer:
         self.room.committed()
 
 
-def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) -> Any:
+def accept(work: GroupWork, operation: Accept, encoded: tuple[bytes, list[bytes]]) -> Any:
     message = operation.message
     earlier = _earlier(work, operation)
     if earlier is not None:
@@ -115,7 +115,7 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
         return refusal
     if operation.key is not None:
         _remember_key(work, operation)
-    work.know_lane(message.lane, message.host)
+    work.ensure_lane(message.lane, message.host)
     work.room.hold(message.host, len(message.body))
     record, pieces = encoded
     transaction.put(Table.MESSAGES, message.id, record)
@@ -136,7 +136,7 @@ def accept(work: Work, operation: Accept, encoded: tuple[bytes, list[bytes]]) ->
     return Accepted(active=False)
 
 
-def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
+def _earlier(work: GroupWork, operation: Accept) -> Duplicate | Conflict | None:
     """What the same key was used for within its time."""
     key = operation.key
     if key is None:
@@ -149,22 +149,22 @@ def _earlier(work: Work, operation: Accept) -> Duplicate | Conflict | None:
     return Duplicate(use.id) if use.body == key.body else Conflict()
 
 
-def _remember_key(work: Work, operation: Accept) -> None:
+def _remember_key(work: GroupWork, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
     use = keys.Use(message.id, key.body, _used_at(work, operation))
     keys.remember(work.transaction, key.digest, use, work.rules.idempotency, work.epochs)
 
 
-def _used_at(work: Work, operation: Accept) -> int:
+def _used_at(work: GroupWork, operation: Accept) -> int:
     """A message that is handed over may have been accepted days ago; its key is used now."""
     return operation.message.accepted_at if operation.place is None else work.group.now
 
 
-def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
+def deliver(work: GroupWork, operation: Deliver, encoded: bytes) -> None:
     message, place = operation.entry
     if not work.leave(message.id, message.lane, place):
-        moved = work.moved_to(message.id, message.lane, place)
+        moved = work.current_place(message.id, message.lane, place)
         if moved is None:
             return
         work.leave(message.id, message.lane, moved)
@@ -176,10 +176,10 @@ def deliver(work: Work, operation: Deliver, encoded: bytes) -> None:
     work.finished.append(message.id)
 
 
-def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
+def fail(work: GroupWork, operation: Fail, encoded: attempts.EncodedAttempt) -> None:
     message, read_at = operation.entry
     attempt, step = operation.attempt, operation.step
-    place = work.moved_to(message.id, message.lane, read_at)
+    place = work.current_place(message.id, message.lane, read_at)
     if place is None:
         return
     tried = place_after_attempt(place, attempt, step)
@@ -190,27 +190,27 @@ def fail(work: Work, operation: Fail, encoded: attempts.Made) -> None:
         if isinstance(step, RetryAt):
             work.set_retry(message.id, message.lane, tried)
         else:
-            work.bury(message.id, message.lane, tried, step.reason)
+            work.add_dead(message.id, message.lane, tried, step.reason)
     attempts.record(work.transaction, message.id, encoded)
 
 
-def shelve(work: Work, operation: Shelve, encoded: None) -> int:
+def shelve(work: GroupWork, operation: Shelve, encoded: None) -> int:
     moved = 0
     for message in operation.messages:
         if not work.transaction.delete(Table.ACTIVE, message.id):
             continue
-        work.know_lane(message.lane, message.host)
+        work.ensure_lane(message.lane, message.host)
         place = work.place_of(message.id, Place(Standing.ACTIVE, message.born))
         work.enqueue(message.id, message.lane, place._replace(standing=Standing.WAITING))
         moved += 1
     return moved
 
 
-def _nothing_more(work: Work, operation: SaveLane, encoded: None) -> None:
+def _nothing_more(work: GroupWork, operation: SaveLane, encoded: None) -> None:
     """A saved lane is written with the group's other lanes."""
 
 
-_APPLY: dict[type[Operation], Callable[[Work, Any, Any], Any]] = {
+_APPLY: dict[type[Operation], Callable[[GroupWork, Any, Any], Any]] = {
     Accept: accept,
     Deliver: deliver,
     Fail: fail,

@@ -11,13 +11,12 @@ from holdfast.store import export_format, records
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.attempts import attempts_of
 from holdfast.store.embedded.indexes import place_of
-from holdfast.store.embedded.tables import Engine, Table, Transaction
-from holdfast.store.embedded.walking import walk
+from holdfast.store.embedded.tables import Engine, Table, Transaction, walk
 from holdfast.store.export_format import Delivered, Key, Line
 from holdfast.store.maintenance import Finding, framed
 from holdfast.store.offline.fsck import NAMES, name_of
 from holdfast.store.offline.row_checks import fault_of
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 from holdfast.store.validation import UNREADABLE
 
 
@@ -54,7 +53,7 @@ def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
     reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
     if place.standing is Standing.DEAD and reason is None:
         raise CorruptRecord("it is dead, and no dead letter tells why")
-    return export_format.message_line(Moving(message, place, reason, attempts_of(transaction, id)))
+    return export_format.message_line(StoredMessage(message, place, reason, attempts_of(transaction, id)))
 
 
 def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:

@@ -7,18 +7,24 @@ from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Standing, id_text
+from holdfast.core.message import DeadReason, Standing, id_text
 from holdfast.core.store_rules import MESSAGE_COST, StoreRules
 from holdfast.store import records
-from holdfast.store.embedded.indexes import INDEXES, entry_id, is_seated, place_of, seats_of, stray_detail, stray_entry
+from holdfast.store.embedded.indexes import (
+    INDEXES,
+    entry_id,
+    has_entry,
+    index_entries,
+    place_of,
+    rows_of_summary,
+    summary_of,
+)
 from holdfast.store.embedded.keys import epochs
 from holdfast.store.embedded.shares import known_shares
-from holdfast.store.embedded.summaries import rows_of_summary, summary_of
-from holdfast.store.embedded.tables import Engine, Table, Transaction, prefixed
-from holdfast.store.embedded.walking import has_row, walk
+from holdfast.store.embedded.tables import Engine, Table, Transaction, has_row, prefixed, walk
 from holdfast.store.maintenance import Finding, delivered_still_here, unreadable
 from holdfast.store.offline.row_checks import fault_of
-from holdfast.store.validation import ID
+from holdfast.store.validation import ID, readable_message
 
 DETAILS = (Table.BODIES, Table.PLACES, Table.ATTEMPTS)
 SUMMARISED = (Table.SUMMARIES, Table.UNWELL, Table.MOMENTS)
@@ -103,8 +109,8 @@ def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
             place = place_of(transaction, message)
         except CorruptRecord:
             continue
-        for seat in seats_of(message, place):
-            if not is_seated(transaction, seat):
+        for seat in index_entries(message, place):
+            if not has_entry(transaction, seat):
                 yield Finding("index", id_text(id), f"belongs to {seat[0].name} and does not stand there")
         if transaction.get(Table.PLACES, id) is None and any(prefixed(transaction, Table.ATTEMPTS, id)):
             yield Finding("place", id_text(id), "has attempts and no place")
@@ -180,3 +186,33 @@ def _shares(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
     for host in sorted(set(counted) | {host for host in held if host is not None}):
         if counted[host] != held[host]:
             yield Finding("share", host, f"is counted with {counted[host]} bytes and holds {held[host]}")
+
+
+def stray_entry(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
+    """Why an index entry should not be there. What is wrong with the message's own records is told of those."""
+    id = entry_id(table, key, value)
+    record = transaction.get(Table.MESSAGES, id)
+    if record is None:
+        return f"stands in {table.name} and has no message"
+    stored = readable_message(id, record)
+    try:
+        seats = index_entries(stored[0], place_of(transaction, stored[0])) if stored else []
+        if table is Table.DEAD:
+            value = records.encode_dead(records.decode_dead(value)[0], DeadReason.EXHAUSTED)
+    except CorruptRecord:
+        return None
+    if stored is None or (table, key, value) in seats:
+        return None
+    return f"stands in {table.name} and belongs to {' and '.join(seat[0].name for seat in seats)}, or elsewhere in it"
+
+
+def stray_detail(transaction: Transaction, table: Table, key: bytes) -> str | None:
+    """Why a piece of a body, an attempt or a place should not be there."""
+    id = key[:ID]
+    record = transaction.get(Table.MESSAGES, id)
+    if record is None:
+        kept = table is Table.ATTEMPTS and transaction.get(Table.DELIVERED, id) is not None
+        return None if kept else f"is in {table.name} and has no message"
+    stored = readable_message(id, record)
+    inside = table is Table.BODIES and stored is not None and not stored[2]
+    return "is in BODIES, and its message has its body inside" if inside else None

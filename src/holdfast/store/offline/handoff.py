@@ -15,12 +15,12 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.postgres.migration import prepare_database
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.transfer import Moved, Mover, Moving
+from holdfast.store.transfer import StoredMessage, Transfer, Transferred
 
 NO_LIMIT = 1 << 62
 
 
-def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Moved, on_page: Callable[[int], None]) -> None:
+def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Transferred, on_page: Callable[[int], None]) -> None:
     """Move all that is not delivered; `on_page` is told how many have gone, and `moved` says how far it came, whatever
     ends it. Raises StoreUnreachable, StoreUnusable, and CommitFailed of the ledger.
     """
@@ -28,21 +28,21 @@ def empty(ledger: Ledger, rules: StoreRules, url: str, moved: Moved, on_page: Ca
     clock.follow(prepare_database(url))
     database = PostgresStore(url, rules, clock, lambda bits: 0, max_size=NO_LIMIT, delivers=False)
 
-    async def take_in(page: Sequence[Moving]) -> list[Any]:
+    async def take_in(page: Sequence[StoredMessage]) -> list[Any]:
         try:
             return await database.take_in(page)
         except CommitFailed as error:
             # Not to be taken for one of the ledger's.
             raise StoreUnreachable(str(error)) from error
 
-    mover = Mover(ledger, take_in, lambda page: on_page(moved.count + len(page)))
+    mover = Transfer(ledger, take_in, lambda page: on_page(moved.count + len(page)))
     trouble = trio.run(_run, ledger, mover, moved)
     database.close()
     if trouble is not None:
         raise trouble
 
 
-async def _run(ledger: Ledger, mover: Mover, moved: Moved) -> BaseException | None:
+async def _run(ledger: Ledger, mover: Transfer, moved: Transferred) -> BaseException | None:
     """What ended it before its time. Raised inside of a nursery it would come out of that wrapped; and Ctrl-C may not
     strike the ledger in the middle of its work.
     """

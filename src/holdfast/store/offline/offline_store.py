@@ -27,16 +27,16 @@ from holdfast.store.offline.fsck import check
 from holdfast.store.offline.repair import Repair
 from holdfast.store.offline.restore import Import
 from holdfast.store.port import StoreListener
-from holdfast.store.transfer import Moved
+from holdfast.store.transfer import Transferred
 
 __all__ = [
     "Finding",
     "Imported",
     "Maintained",
-    "Moved",
     "NotAnExport",
     "OfflineStore",
     "Repaired",
+    "Transferred",
     "check_header",
     "open_database",
     "open_store",
@@ -78,7 +78,7 @@ class OfflineStore:
     def empty(
         self,
         url: str,
-        moved: Moved,
+        moved: Transferred,
         on_page: Callable[[int], None],
         on_broken: Callable[[str, str, str], None],
     ) -> None:

@@ -6,25 +6,46 @@ Nothing is thrown away: whatever leaves the tables, other than what is computed 
 first.
 """
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from holdfast.core.message import MessageId, Standing
+from holdfast.core.message import Attempt, AttemptKind, DeadReason, Message, MessageId, Place, Standing, rfc3339
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
-from holdfast.store.embedded.group import Group, Work
-from holdfast.store.embedded.indexes import INDEXES, is_seated, is_told_by_default, place_of, seats_of
+from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded.folder import SET_ASIDE
+from holdfast.store.embedded.group import Group, GroupWork
+from holdfast.store.embedded.indexes import (
+    INDEXES,
+    entry_id,
+    has_entry,
+    index_entries,
+    is_default_place,
+    place_of,
+    rows_of_summary,
+    summary_of,
+)
 from holdfast.store.embedded.room import RoomKeeper
 from holdfast.store.embedded.shares import count_shares, write_shares
-from holdfast.store.embedded.summaries import rows_of_summary, summary_of
-from holdfast.store.embedded.tables import Engine, Table, Transaction
-from holdfast.store.embedded.walking import STEP_BYTES, has_row, put_row, remove_row, rows_after, walk
+from holdfast.store.embedded.tables import (
+    STEP_BYTES,
+    Engine,
+    Table,
+    Transaction,
+    has_row,
+    put_row,
+    remove_row,
+    rows_after,
+    walk,
+)
+from holdfast.store.files import open_private, sync_folder
 from holdfast.store.maintenance import Repaired
-from holdfast.store.offline.clues import Clue, gather, reason_of, settle
 from holdfast.store.offline.fsck import DETAILS, SUMMARISED, ids_of, stray, stray_summary
 from holdfast.store.offline.row_checks import fault_of
-from holdfast.store.offline.set_aside import SetAside
-from holdfast.store.records import stamp
+from holdfast.store.records import lane_key, stamp, unstamp
+from holdfast.store.validation import readable_message
 
 _COMPUTED = (*SUMMARISED, Table.SHARES, Table.SHIFTS)
 
@@ -110,23 +131,23 @@ class Repair:
             return
         message = records.decode_message(id, value)[0]
         place = settle(transaction, message, self._clues.get(id, {}))
-        if not is_told_by_default(message, place):
+        if not is_default_place(message, place):
             transaction.put(Table.PLACES, id, records.encode_place(place))
             self._done.places += 1
 
     def _seat(self, transaction: Transaction, id: bytes, value: bytes) -> None:
         message = records.decode_message(id, value)[0]
         place = place_of(transaction, message)
-        for seat in seats_of(message, place):
-            if is_seated(transaction, seat):
+        for seat in index_entries(message, place):
+            if has_entry(transaction, seat):
                 continue
             if seat[0] is Table.DEAD:
-                seat = seats_of(message, place, reason_of(transaction, id, place))[0]
+                seat = index_entries(message, place, reason_of(transaction, id, place))[0]
             put_row(transaction, *seat)
             self._done.entries += 1
         if place.standing in (Standing.WAITING, Standing.RETRY):
-            work = Work(transaction, self._group, self._rules, self._room)
-            work.know_lane(message.lane, message.host)
+            work = GroupWork(transaction, self._group, self._rules, self._room)
+            work.ensure_lane(message.lane, message.host)
             self._done.circuits += len(work.touched)
 
     # -- delivered records -------------------------------------------------------------------------------------------
@@ -188,3 +209,85 @@ class Repair:
 
 def _is_delivered(transaction: Transaction, id: MessageId) -> bool:
     return transaction.get(Table.DELIVERED, id) is not None
+
+
+Clue = Mapping[Table, int]
+"""The moments that indexes hold a message under."""
+
+
+def gather(engine: Engine) -> dict[MessageId, Clue]:
+    """Clues to messages without a place, other than that they wait since they were born."""
+    clues: dict[MessageId, dict[Table, int]] = {}
+    for table in (Table.DEAD, Table.RETRY, Table.AGING, Table.WAITING):
+        for transaction, (key, value) in walk(engine, table):
+            id = entry_id(table, key, value)
+            if transaction.get(Table.PLACES, id) is not None:
+                continue
+            stored = readable_message(id, transaction.get(Table.MESSAGES, id) or b"")
+            lane = records.decode_dead(value)[0] if table is Table.DEAD else key
+            moment = unstamp(key if table is Table.DEAD else value)[0]
+            if stored is None or lane_key(stored[0].lane) != lane:
+                continue
+            if table is not Table.WAITING or moment != stored[0].born:
+                clues.setdefault(id, {})[table] = moment
+    return dict(clues)
+
+
+def settle(transaction: Transaction, message: Message, clue: Clue) -> Place:
+    """The place of a message that has none in PLACES: where it stands, else by the clues, else its lane's queue."""
+    attempts = attempts_of(transaction, message.id)
+    number = attempts[-1].number if attempts else 0
+    if transaction.get(Table.ACTIVE, message.id) is not None:
+        return Place(Standing.ACTIVE, message.born, attempts=number)
+    queued = has_row(transaction, Table.WAITING, lane_key(message.lane), stamp(message.born, message.id))
+    tried = _tried(attempts)
+    if not queued and Table.DEAD in clue:
+        return Place(Standing.DEAD, message.born, clue[Table.DEAD], max(0, tried - 1), number)
+    if not queued and Table.RETRY in clue:
+        # One that was never tried stands there because of its delay, which no probe may go before.
+        return Place(
+            Standing.RETRY, clue.get(Table.AGING, message.born), clue[Table.RETRY], tried, number, held=not attempts
+        )
+    born = message.born if queued else clue.get(Table.WAITING, message.born)
+    return Place(Standing.WAITING, born, attempts=number)
+
+
+def _tried(attempts: list[Attempt]) -> int:
+    """Attempts of the present life that used up a number: its first one, and its retries."""
+    tried = 0
+    for attempt in attempts:
+        tried = 1 if attempt.kind is AttemptKind.FIRST else tried + (attempt.kind is AttemptKind.RETRY)
+    return tried
+
+
+def reason_of(transaction: Transaction, id: MessageId, place: Place) -> DeadReason:
+    """Why a message died whose letter was lost: a last attempt that ended at that moment was the end of it."""
+    ends = [attempt.at + attempt.duration for attempt in attempts_of(transaction, id)]
+    return DeadReason.EXHAUSTED if place.due in ends else DeadReason.EXPIRED
+
+
+class SetAside:
+    """A file that comes to be with its first row."""
+
+    def __init__(self, folder: Path, now: int) -> None:
+        moment = rfc3339(now).replace("-", "").replace(":", "")
+        self.path = folder / f"{SET_ASIDE}{moment}.jsonl"
+        self.count = 0
+        self._lines: list[bytes] = []
+
+    def add(self, table: Table, key: bytes, value: bytes, why: str) -> None:
+        row = {"table": table.name.lower(), "key": key.hex(), "value": value.hex(), "why": why}
+        self._lines.append(json.dumps(row).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Everything so far is on disk."""
+        if not self._lines:
+            return
+        with open_private(self.path, "ab" if self.count else "xb") as file:
+            file.writelines(self._lines)
+            file.flush()
+            os.fsync(file.fileno())
+        if not self.count:
+            sync_folder(self.path.parent)
+        self.count += len(self._lines)
+        self._lines = []

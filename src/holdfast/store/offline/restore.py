@@ -15,18 +15,16 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.store import maintenance, records
 from holdfast.store.embedded import keys
 from holdfast.store.embedded.attempts import rows_of
-from holdfast.store.embedded.group import Group, Work
-from holdfast.store.embedded.indexes import Seat, is_told_by_default, seats_of
+from holdfast.store.embedded.group import Group, GroupWork
+from holdfast.store.embedded.indexes import IndexEntry, index_entries, is_default_place, summarise
 from holdfast.store.embedded.keys import Use
 from holdfast.store.embedded.room import RoomKeeper, claim_of
-from holdfast.store.embedded.summaries import summarise
-from holdfast.store.embedded.tables import Engine, Table, Transaction
-from holdfast.store.embedded.walking import put_row
+from holdfast.store.embedded.tables import Engine, Table, Transaction, put_row
 from holdfast.store.export_format import Delivered, Key, Record
 from holdfast.store.maintenance import Imported
 from holdfast.store.port import LaneRecord
 from holdfast.store.records import lane_key, numbered, stamp
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 
 NEVER_BEFORE = -1
 
@@ -41,7 +39,7 @@ class Piece:
 
     kind: str
     known_by: list[tuple[Table, bytes]]
-    rows: list[Seat]
+    rows: list[IndexEntry]
     host: str = ""
     lane: str = ""
     holds: int | None = None
@@ -77,7 +75,7 @@ class Import:
         claim = claim_of(sum(piece.holds is not None for piece in batch), sum(piece.size for piece in batch))
         self._engine.extend(claim)
         with (writing := self._engine.write()) as transaction:
-            work = Work(transaction, Group([], [], {}, claim, self._now, bytes(16)), self._rules, self._room)
+            work = GroupWork(transaction, Group([], [], {}, claim, self._now, bytes(16)), self._rules, self._room)
             self._room.begin(claim)
             if self._room.full:
                 raise StoreFull("the store is full; raise store.max_size and import the same file again")
@@ -99,9 +97,9 @@ class Import:
         return added
 
 
-def _add(work: Work, piece: Piece) -> None:
+def _add(work: GroupWork, piece: Piece) -> None:
     if piece.waits:
-        work.know_lane(piece.lane, piece.host)
+        work.ensure_lane(piece.lane, piece.host)
     if piece.holds is not None:
         work.room.hold(piece.host, piece.holds)
     for row in piece.rows:
@@ -117,7 +115,7 @@ def _encoded(record: Record) -> Piece:
         case LaneRecord():
             row = Table.LANES, lane_key(record.key), records.encode_lane(record)
             return Piece("circuit", [row[:2]], [row], lane=record.key)
-        case Moving():
+        case StoredMessage():
             return _message(record)
         case Delivered(message, size, finished_at, success, attempts):
             encoded = records.encode_delivered(message, success, finished_at, size)
@@ -127,16 +125,16 @@ def _encoded(record: Record) -> Piece:
             return Piece("key", [], [], use=(digest, Use(id, body, at)))
 
 
-def _message(stored: Moving) -> Piece:
+def _message(stored: StoredMessage) -> Piece:
     message, place, reason, attempts, _ = stored
     record, pieces = records.encode_message(message)
     rows = [
         (Table.MESSAGES, message.id, record),
         *((Table.BODIES, numbered(message.id, number), piece) for number, piece in enumerate(pieces)),
         *rows_of(message.id, attempts),
-        *(seats_of(message, place, reason) if reason else seats_of(message, place)),
+        *(index_entries(message, place, reason) if reason else index_entries(message, place)),
     ]
-    if attempts or not is_told_by_default(message, place):
+    if attempts or not is_default_place(message, place):
         rows.append((Table.PLACES, message.id, records.encode_place(place)))
     waits = place.standing is not Standing.DEAD
     return Piece("message", _known(message.id), rows, message.host, message.lane, len(message.body), waits)

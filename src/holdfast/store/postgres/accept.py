@@ -23,7 +23,7 @@ from holdfast.store.postgres.connection import Connection, Cursor, beginning, co
 from holdfast.store.postgres.outcomes import insert_attempts
 from holdfast.store.postgres.rows import ACTIVE, NUMBERS, Terms, columns
 from holdfast.store.postgres.statements import Statement
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 
 Use = tuple[MessageId, bytes, int]
 """What a key is used for: the message, its body's digest, and when."""
@@ -52,7 +52,7 @@ class Arrival:
         return place_of(self.operation)
 
 
-def from_elsewhere(stored: Moving, key: IdempotencyKey | None = None) -> Arrival:
+def from_elsewhere(stored: StoredMessage, key: IdempotencyKey | None = None) -> Arrival:
     operation = Accept(stored.message, key, stored.place)
     return Arrival(operation, *rows.encode(stored.message), rows.reason_number(stored.reason), stored.attempts)
 

@@ -15,6 +15,7 @@ from holdfast.core.ownership import shard_of
 from holdfast.core.schedule import dead_place, due_at_once, replayed_place, state_of
 from holdfast.store import records
 from holdfast.store.port import (
+    BulkResult,
     DropDead,
     DropMessages,
     Evicted,
@@ -28,7 +29,6 @@ from holdfast.store.port import (
     Retried,
     RetryNow,
     ReviewLanes,
-    Swept,
 )
 from holdfast.store.postgres import lanes, queries, rows
 from holdfast.store.postgres.arrivals import notify
@@ -152,11 +152,11 @@ def _oldest(connection: Connection, operation: Expire, standing: int, limit: int
     return found[:limit]
 
 
-def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> Swept:
+def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> BulkResult:
     chosen, after = queries.dead_letters(connection, operation.select, operation.limit)
     letters = [row for row in _locked(connection, chosen) if row.is_dead and row.is_readable]
     _replay(connection, letters, operation.now, terms)
-    return Swept([row.id for row in letters], {row.lane: row.host for row in letters}, after)
+    return BulkResult([row.id for row in letters], {row.lane: row.host for row in letters}, after)
 
 
 def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Terms) -> None:
@@ -165,14 +165,14 @@ def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Te
     _move(connection, letters, active, terms)
 
 
-def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Swept:
+def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> BulkResult:
     chosen, after = queries.dead_letters(connection, operation.select, operation.limit)
     letters = [row for row in _locked(connection, chosen) if row.is_dead]
     _erase(connection, letters, terms)
-    return Swept([row.id for row in letters], {}, after)
+    return BulkResult([row.id for row in letters], {}, after)
 
 
-def drop_messages(connection: Connection, operation: DropMessages, terms: Terms) -> Swept | Fenced:
+def drop_messages(connection: Connection, operation: DropMessages, terms: Terms) -> BulkResult | Fenced:
     """What others have in memory they drop themselves."""
     select = operation.select
     chosen, after = queries.undelivered(connection, select, operation.limit, operation.skip)
@@ -183,7 +183,7 @@ def drop_messages(connection: Connection, operation: DropMessages, terms: Terms)
     touched = {row.lane: row.host for row in dropped if not row.is_dead}
     _erase(connection, dropped, terms)
     lanes.review(connection, touched, terms)
-    return Swept([row.id for row in dropped], touched, after)
+    return BulkResult([row.id for row in dropped], touched, after)
 
 
 def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None:

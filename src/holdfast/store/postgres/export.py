@@ -15,7 +15,7 @@ from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection, pages, snapshot
 from holdfast.store.postgres.queries import Faults, attempts_of
 from holdfast.store.postgres.rows import DEAD, reason_of
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 from holdfast.store.validation import ID, UNREADABLE, check_message, delivered_of, lane_of
 
 LeftOut = Callable[[Finding], None]
@@ -74,7 +74,9 @@ def _message(connection: Connection, row: Row, attempts: list[Attempt]) -> Line:
     message, size = rows.message(id, record, body)
     check_message(message, size)
     place = rows.place(rows.counted_as(standing, due), born, due, *columns)
-    return export_format.message_line(Moving(message, place, reason_of(reason) if standing == DEAD else None, attempts))
+    return export_format.message_line(
+        StoredMessage(message, place, reason_of(reason) if standing == DEAD else None, attempts)
+    )
 
 
 def _delivered(row: Row, attempts: list[Attempt]) -> Line:

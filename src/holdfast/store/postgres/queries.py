@@ -17,7 +17,7 @@ from holdfast.core.schedule import expires_at, state_of
 from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
 from holdfast.store.batching import LOOKED_AT, choose
-from holdfast.store.port import CircuitView, DeadFilter, Finished, MessageFilter, StoreStatistics, Story
+from holdfast.store.port import CircuitView, DeadFilter, MessageFilter, MessageView, OldestFinished, StoreStatistics
 from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import (
@@ -47,10 +47,10 @@ _STORED = f"""SELECT m.id, {rows.PLACE}, m.reason, coalesce(l.state, 0), m.recor
     WHERE m.id = ANY(%s::bytea[])"""
 
 
-def story(connection: Connection, id: MessageId, faults: Faults) -> Story | None:
+def message_view(connection: Connection, id: MessageId, faults: Faults) -> MessageView | None:
     """One message, whole. Raises CorruptRecord if it can't be read."""
     broken: Faults = []
-    found = _stories(connection, [id], broken, whole=True)
+    found = _message_views(connection, [id], broken, whole=True)
     for table, key, what in broken:
         if table != "attempts" and not found:
             raise CorruptRecord(what)
@@ -58,14 +58,14 @@ def story(connection: Connection, id: MessageId, faults: Faults) -> Story | None
     return found[0] if found else None
 
 
-def stories(
+def message_views(
     connection: Connection,
     state: MessageState | None,
     lane: str | None,
     after: MessageId | None,
     limit: int,
     faults: Faults,
-) -> tuple[list[Story], MessageId | None]:
+) -> tuple[list[MessageView], MessageId | None]:
     """A page in the order of acceptance, and the id to go on after."""
     looked_at = LOOKED_AT if state is not None or lane is not None else min(limit, LOOKED_AT)
     terms = {
@@ -80,7 +80,7 @@ def stories(
         return id if is_meant else None
 
     chosen, last, _ = choose(in_order(connection, terms), limit, read)
-    return _stories(connection, chosen, faults, whole=False), last
+    return _message_views(connection, chosen, faults, whole=False), last
 
 
 def _delivered_lane(id: MessageId, record: bytes) -> str | None:
@@ -90,10 +90,12 @@ def _delivered_lane(id: MessageId, record: bytes) -> str | None:
         return None
 
 
-def dead(connection: Connection, select: DeadFilter, limit: int, faults: Faults) -> tuple[list[Story], bytes | None]:
+def dead(
+    connection: Connection, select: DeadFilter, limit: int, faults: Faults
+) -> tuple[list[MessageView], bytes | None]:
     """Dead letters whole by the time of death, and where to go on."""
     chosen, start = dead_letters(connection, select, limit)
-    found = _stories(connection, chosen, faults, whole=True)
+    found = _message_views(connection, chosen, faults, whole=True)
     return [each for each in found if each.state is MessageState.DEAD], start
 
 
@@ -108,13 +110,15 @@ def waiting(
         lambda id, _, state, size, *rest: (id, size) if state is not MessageState.DEAD else None,
         size_of=itemgetter(1),
     )
-    found = _stories(connection, [id for id, _ in chosen], faults, whole=True)
+    found = _message_views(connection, [id for id, _ in chosen], faults, whole=True)
     return [
         Entry(each.message, each.place) for each in found if each.place and each.state is not MessageState.DEAD
     ], last
 
 
-def _stories(connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool) -> list[Story]:
+def _message_views(
+    connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool
+) -> list[MessageView]:
     """Messages in the order asked for; a page of them does without larger bodies, which nobody reads there."""
     if not ids:
         return []
@@ -122,7 +126,7 @@ def _stories(connection: Connection, ids: Sequence[MessageId], faults: Faults, *
         stored = connection.execute(_STORED, (whole, ids))
         delivered = connection.execute("SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])", (ids,))
         attempts = attempts_of(connection, ids, faults)
-        told: dict[MessageId, Story] = {}
+        told: dict[MessageId, MessageView] = {}
         for table, found, read in (("messages", stored, _undelivered), ("delivered", delivered, _delivered)):
             for row in found.fetchall():
                 try:
@@ -132,7 +136,7 @@ def _stories(connection: Connection, ids: Sequence[MessageId], faults: Faults, *
     return [told[id] for id in ids if id in told]
 
 
-def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
+def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> MessageView:
     id, *columns, reason, circuit, record, body = row
     if columns[0] == ACTIVE and columns[2]:
         columns[0] = RETRY  # Its owner puts it there.
@@ -141,14 +145,14 @@ def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
     check_message(message, size)
     state = state_of(place, STATES[circuit])
     if state is not MessageState.DEAD:
-        return Story(message, size, state, place, None, None, attempts)
-    return Story(message, size, state, place, rows.reason_of(reason), place.due, attempts)
+        return MessageView(message, size, state, place, None, None, attempts)
+    return MessageView(message, size, state, place, rows.reason_of(reason), place.due, attempts)
 
 
-def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> Story:
+def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> MessageView:
     message, size, finished_at, last = records.decode_delivered(*row)
     check_message(message, size)
-    return Story(message, size, MessageState.DELIVERED, None, None, finished_at, [*attempts, last])
+    return MessageView(message, size, MessageState.DELIVERED, None, None, finished_at, [*attempts, last])
 
 
 def attempts_of(connection: Connection, ids: Sequence[MessageId], faults: Faults) -> dict[MessageId, list[Attempt]]:
@@ -261,13 +265,13 @@ def _earliest_expiry(connection: Connection, terms: Terms) -> int | None:
     return min(moments, default=None)
 
 
-def oldest_finished(connection: Connection) -> Finished:
+def oldest_finished(connection: Connection) -> OldestFinished:
     """A key leaves once its moment is before the cutoff, as all others do; it is told as the first moment after it."""
     found = connection.execute(
         f"""SELECT (SELECT min(at) FROM delivered), (SELECT min(due) FROM messages WHERE standing = {DEAD}),
         (SELECT min(used) + 1 FROM keys)"""
     )
-    return Finished(*found.fetchall()[0])
+    return OldestFinished(*found.fetchall()[0])
 
 
 LAST_ID = b"\xff" * 16

@@ -11,7 +11,7 @@ from holdfast.core.message import Entry, MessageId
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.batching import choose, choose_lanes
-from holdfast.store.port import Agenda, Ask, View
+from holdfast.store.port import Agenda, LaneQuery, LaneView
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.lanes import heads_of
@@ -37,7 +37,7 @@ _AGENDA = """SELECT wake_at, lane, host_class FROM lanes WHERE wake_at > 0 AND (
     AND shard = ANY(%s::smallint[]) ORDER BY wake_at, lane LIMIT %s"""
 
 
-def survey(connection: Connection, asks: Sequence[Ask], owned: Container[int]) -> list[View]:
+def survey(connection: Connection, asks: Sequence[LaneQuery], owned: Container[int]) -> list[LaneView]:
     """What is asked of lanes, in this order. Of one that is in no owned shard there is nothing to send."""
     with connection.pipeline():
         told = heads_of(connection, [ask.lane for ask in asks])
@@ -58,7 +58,7 @@ def survey(connection: Connection, asks: Sequence[Ask], owned: Container[int]) -
 class _Lane:
     """One lane that is read."""
 
-    def __init__(self, connection: Connection, ask: Ask, stored: bytes | None, heads: Heads) -> None:
+    def __init__(self, connection: Connection, ask: LaneQuery, stored: bytes | None, heads: Heads) -> None:
         self._connection = connection
         self._ask = ask
         self._heads = heads
@@ -68,10 +68,10 @@ class _Lane:
             text = f"the record of lane {ask.lane} can't be read: its circuit starts anew"
             self._broken.append((bytes(16), text))
 
-    def view(self, fresh: Sequence[Any], due: Sequence[Any], owned: Container[int]) -> View:
+    def view(self, fresh: Sequence[Any], due: Sequence[Any], owned: Container[int]) -> LaneView:
         record, ask = self._record, self._ask
         if record is not None and shard_of(record.host) not in owned:
-            return View(record, [], [], None, False, None, Heads(), self._broken)
+            return LaneView(record, [], [], None, False, None, Heads(), self._broken)
         take = partial(choose, read=self._entry, size_of=lambda each: len(each.message.body), most_bytes=ask.most_bytes)
         entries, _, left = take(fresh, ask.fresh)
         retries, _, later = take([row for row in due if row[0] <= ask.now], ask.due)
@@ -79,7 +79,7 @@ class _Lane:
         probe = None
         if record is not None and record.circuit.state is CircuitState.DISABLED:
             probe = next_probe(ask.probed or record.circuit.probed, self._oldest)
-        return View(record, entries, retries, probe, left is not None, next_due, self._heads, self._broken)
+        return LaneView(record, entries, retries, probe, left is not None, next_due, self._heads, self._broken)
 
     def _entry(self, due: int, id: MessageId, *columns: Any) -> Entry | None:
         *place, length, record, body = columns

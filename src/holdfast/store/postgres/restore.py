@@ -23,7 +23,7 @@ from holdfast.store.postgres.connection import Connection, retried
 from holdfast.store.postgres.lanes import put_circuits
 from holdfast.store.postgres.outcomes import insert_attempts
 from holdfast.store.postgres.rows import Terms, columns
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 
 
 class _Finished(NamedTuple):
@@ -49,7 +49,7 @@ def take(
 
 def _encoded(record: Record) -> Piece:
     match record:
-        case Moving():
+        case StoredMessage():
             return from_elsewhere(record)
         case Delivered(message, size, finished_at, success, attempts):
             encoded = records.encode_delivered(message, success, finished_at, size)

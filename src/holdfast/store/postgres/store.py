@@ -32,13 +32,16 @@ from holdfast.store.port import (
     Accept,
     Accepted,
     Agenda,
-    Ask,
+    BulkResult,
     CircuitView,
     Commit,
     DeadFilter,
-    Finished,
     Hearing,
     LaneChange,
+    LaneQuery,
+    LaneView,
+    MessageView,
+    OldestFinished,
     Operation,
     ReplayDead,
     Retried,
@@ -46,9 +49,6 @@ from holdfast.store.port import (
     StoreListener,
     StoreRoom,
     StoreStatistics,
-    Story,
-    Swept,
-    View,
     lane_changes,
 )
 from holdfast.store.postgres import accept, arrivals, outcomes, queries, reads, rows, schema, transfer
@@ -61,7 +61,7 @@ from holdfast.store.postgres.queries import Faults
 from holdfast.store.postgres.requests import ANSWER, REQUEST, Requests
 from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.write_queue import TRY_AGAIN_AFTER, WriteQueue
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 
 ANSWER_WITHIN = 5.0
 """Seconds after which whoever sent a webhook is told that the store is unreachable, if it does not say so itself."""
@@ -427,7 +427,7 @@ class PostgresStore:
                 values = {"channels": channels, "payloads": payloads}
                 await self._reads.execute(arrivals.TELL, values, within=WORKED_WITHIN)
 
-    async def take_in(self, page: Sequence[Moving]) -> list[Any]:
+    async def take_in(self, page: Sequence[StoredMessage]) -> list[Any]:
         """Messages of another store, with all that is known of them. Results as those of an Accept: one that is here
         or was is a Duplicate of itself. Raises StoreUnreachable.
         """
@@ -532,9 +532,9 @@ class PostgresStore:
                 self._member.released(operation.shards, operation.to)
             if operation.done is not None:
                 operation.done(result)
-            if isinstance(operation, ReplayDead) and isinstance(result, Swept):
+            if isinstance(operation, ReplayDead) and isinstance(result, BulkResult):
                 self.arrived(result.ids)  # Each is new to its owner, who sees that it is a replay.
-            elif isinstance(result, (Swept, Retried)):
+            elif isinstance(result, (BulkResult, Retried)):
                 changed += [change for change in lane_changes(operation, result) if self.owns(change.host)]
                 if isinstance(operation, RetryNow) and result is Retried.REPLAYED:
                     self.arrived([operation.id])
@@ -551,8 +551,8 @@ class PostgresStore:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def survey(self, asks: Sequence[Ask], bytes_wanted: int = NO_LIMIT) -> list[View]:
-        views: list[View] = []
+    async def survey(self, asks: Sequence[LaneQuery], bytes_wanted: int = NO_LIMIT) -> list[LaneView]:
+        views: list[LaneView] = []
         while len(views) < len(asks) and bytes_wanted >= 0:
             some = asks[len(views) : len(views) + LANES_A_SURVEY]
             read = await self._patiently(reading(partial(reads.survey, asks=some, owned=self._member.owned)))
@@ -568,7 +568,7 @@ class PostgresStore:
 
         return await self._patiently(reading(read))
 
-    async def oldest_finished(self) -> Finished:
+    async def oldest_finished(self) -> OldestFinished:
         return await self._patiently(reading(queries.oldest_finished))
 
     async def _patiently(self, work: Work[Result]) -> Result:
@@ -596,17 +596,17 @@ class PostgresStore:
             self._told.add((table, key))
             self.listener.record_unreadable(table, key, what)
 
-    async def story(self, id: MessageId) -> Story | None:
-        return await self._show(lambda connection, faults: queries.story(connection, id, faults))
+    async def message_view(self, id: MessageId) -> MessageView | None:
+        return await self._show(lambda connection, faults: queries.message_view(connection, id, faults))
 
-    async def stories(
+    async def message_views(
         self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
-    ) -> tuple[list[Story], MessageId | None]:
+    ) -> tuple[list[MessageView], MessageId | None]:
         return await self._show(
-            lambda connection, faults: queries.stories(connection, state, lane, after, limit, faults)
+            lambda connection, faults: queries.message_views(connection, state, lane, after, limit, faults)
         )
 
-    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[Story], bytes | None]:
+    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
         return await self._show(lambda connection, faults: queries.dead(connection, select, limit, faults))
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:

@@ -17,10 +17,10 @@ from holdfast.store.postgres import accept
 from holdfast.store.postgres.accept import Arrival, Look, Room, Uses
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import Terms
-from holdfast.store.transfer import Moving
+from holdfast.store.transfer import StoredMessage
 
 
-def take(connection: Connection, page: Sequence[Moving], room: Room, terms: Terms) -> list[Any]:
+def take(connection: Connection, page: Sequence[StoredMessage], room: Room, terms: Terms) -> list[Any]:
     """Results as those of an Accept."""
     arrivals = [accept.from_elsewhere(each, _own_key(each.message)) for each in page]
     look = Look(connection, arrivals, room, terms)
@@ -44,7 +44,9 @@ def _own_key(message: Message) -> IdempotencyKey:
     return IdempotencyKey(handoff_digest(message.id), body_digest(message.body))
 
 
-def _judge(page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used: Uses, terms: Terms) -> list[Any]:
+def _judge(
+    page: Sequence[StoredMessage], arrivals: Sequence[Arrival], look: Look, used: Uses, terms: Terms
+) -> list[Any]:
     """What keeps each from being stored. Behind one that there is no room for, no other of its host goes first."""
     results: list[Any] = []
     full: dict[str, StoreFull] = {}
@@ -57,7 +59,7 @@ def _judge(page: Sequence[Moving], arrivals: Sequence[Arrival], look: Look, used
     return results
 
 
-def _same_webhook(each: Moving, used: Uses, terms: Terms) -> Duplicate | None:
+def _same_webhook(each: StoredMessage, used: Uses, terms: Terms) -> Duplicate | None:
     if each.key is None or each.key.digest not in used:
         return None
     id, body, at = used[each.key.digest]
@@ -65,7 +67,7 @@ def _same_webhook(each: Moving, used: Uses, terms: Terms) -> Duplicate | None:
     return Duplicate(id) if is_same and id != each.message.id else None
 
 
-def _apps_keys(chosen: Sequence[Moving], terms: Terms) -> Uses:
+def _apps_keys(chosen: Sequence[StoredMessage], terms: Terms) -> Uses:
     """Those that messages came with, as far as they are still alive."""
     since = terms.now - terms.rules.idempotency
     given = [(each.message.id, each.key) for each in chosen if each.key is not None]
