@@ -43,7 +43,7 @@ window.setTimeout = (call, pause) => { window.timers.push(pause); return real(ca
 def visit(browser: Browser, script: Script, fragment: str = "", **world: object) -> None:
     worlds.play(script, **world)  # type: ignore[arg-type]
     browser.open(f"http://{script.where}/{fragment}")
-    until(lambda: browser.text("#headline") not in ("", "Asking the gateway"))
+    until(lambda: browser.text("#headline") not in ("", "Connecting to the gateway"))
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -51,7 +51,7 @@ def test_nothing_wrong_is_calm(browser: Browser, script: Script, picture: Pictur
     browser.look(**LOOKS[look])
     visit(browser, script, **worlds.calm())
     assert browser.text("#headline") == "Healthy"
-    assert browser.text("#circuits") == "None. All 14 hosts that were sent to lately are enabled."
+    assert browser.text("#circuits") == "None. All 14 recent hosts are enabled."
     assert browser.text("#failures") == "None since the gateway started."
     assert browser.count("table") == 0
     assert browser.run("return document.title") == "holdfast"
@@ -85,7 +85,11 @@ def test_a_gateway_that_just_started_waits_for_its_first_webhook(browser: Browse
         ({"ready": {"ready": True, "draining": False, "degraded": ["store_full"]}}, "Store full", "507"),
         ({"ready": {"ready": False, "draining": True, "degraded": []}}, "Draining", "finishes what is due"),
         ({"ready": {"ready": False, "draining": False, "degraded": []}}, "Not ready", "starting"),
-        ({"ready": {"ready": False, "draining": False, "degraded": ["store_away"]}}, "Database away", "by itself"),
+        (
+            {"ready": {"ready": False, "draining": False, "degraded": ["store_away"]}},
+            "Database unreachable",
+            "by itself",
+        ),
         ({"health": {"status": "failing", "checks": {"store": "fsync failed"}}}, "Failing", "store: fsync failed"),
     ],
 )
@@ -102,8 +106,8 @@ def test_with_a_spool_it_says_how_many_are_kept_while_the_database_is_away(brows
     world = worlds.calm()
     world["status"]["store"] |= {"spool": 12, "spooling_since": worlds.ago(60)}
     visit(browser, script, **world, ready={"ready": True, "draining": False, "degraded": ["store_away"]})
-    assert browser.text("#headline") == "Database away"
-    assert browser.text("#reason").startswith("12 webhooks kept on this machine's disk meanwhile. ")
+    assert browser.text("#headline") == "Database unreachable"
+    assert browser.text("#reason").startswith("12 webhooks kept on this machine's disk. ")
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -114,8 +118,7 @@ def test_a_clock_that_is_off_is_told(browser: Browser, script: Script, picture: 
     visit(browser, script, **world)
     assert browser.text("#headline") == "Healthy, with its clock off"
     assert browser.text("#clock") == (
-        "Its time is 2 d 23 h ahead of the wall clock, and so are the times shown here."
-        " Signatures go by the wall clock."
+        "Its clock is 2 d 23 h ahead of the wall clock, and so are the times shown here. Signatures use the wall clock."
     )
     contrast, text = browser.run(CONTRAST)
     assert contrast >= 4.5, text
@@ -128,7 +131,7 @@ def test_a_clock_that_is_off_is_told_beside_other_trouble_until_it_is_right(brow
     world["status"]["clock"] = {"offset": -3.0, "off": True}
     visit(browser, script, **world)
     assert browser.text("#headline") == "Healthy, with 3 hosts in trouble"
-    assert browser.text("#clock").startswith("Its time is 3 s behind the wall clock,")
+    assert browser.text("#clock").startswith("Its clock is 3 s behind the wall clock,")
     world["status"]["clock"] = {"offset": -0.1, "off": False}
     worlds.play(script, **world)
     until(lambda: not browser.run("return document.getElementById('clock').checkVisibility()"))
@@ -173,7 +176,7 @@ def test_what_is_no_id_is_not_asked_for(browser: Browser, script: Script) -> Non
         (2, "its host is disabled", 7, 0, 1),
         (3, "Delivered by attempt 7", 5, 1, 0),
         (4, "Dead: its last retry failed", 12, 0, 0),
-        (6, "An attempt is under way", 0, 0, 12),
+        (6, "An attempt is in flight", 0, 0, 12),
     ],
 )
 def test_every_life_of_a_message_is_drawn(
