@@ -21,7 +21,7 @@ from holdfast.events import (
     STORMS_KEPT,
     SUMMING_OVER,
     Event,
-    News,
+    Events,
 )
 from holdfast.process.log import setup
 
@@ -30,8 +30,8 @@ MINUTE = SUMMING_OVER / 1000
 
 
 @pytest.fixture
-async def news() -> News:
-    return News(TrioClock(START))
+async def events() -> Events:
+    return Events(TrioClock(START))
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def lines(log: StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.getvalue().splitlines()]
 
 
-def fail(news: News, times: int, host: str = "a:443", **about: object) -> None:
+def fail(events: Events, times: int, host: str = "a:443", **about: object) -> None:
     for number in range(times):
-        news.tell(logging.WARNING, "attempt_failed", host=host, number=number, **about)
+        events.log(logging.WARNING, "attempt_failed", host=host, number=number, **about)
 
 
 async def hear(listening: AsyncGenerator[Event, None], count: int) -> list[Event]:
@@ -60,28 +60,28 @@ async def hear(listening: AsyncGenerator[Event, None], count: int) -> list[Event
         return [await anext(listening) for _ in range(count)]
 
 
-async def listening_to(news: News, nursery: trio.Nursery) -> AsyncGenerator[Event, None]:
+async def listening_to(events: Events, nursery: trio.Nursery) -> AsyncGenerator[Event, None]:
     """A listener that is registered: a generator begins with its first `anext`, so it is given one event."""
-    events = news.listen()
-    nursery.start_soon(anext, events)
+    stream = events.listen()
+    nursery.start_soon(anext, stream)
     await wait_all_tasks_blocked()
-    news.show("hello")
+    events.publish("hello")
     await wait_all_tasks_blocked()
-    return events
+    return stream
 
 
-async def test_few_lines_are_all_told(news: News, log: StringIO) -> None:
-    fail(news, LINES_BEFORE_SUMMING)
+async def test_few_lines_are_all_told(events: Events, log: StringIO) -> None:
+    fail(events, LINES_BEFORE_SUMMING)
     assert [line["event"] for line in lines(log)] == ["attempt_failed"] * LINES_BEFORE_SUMMING
     assert lines(log)[0]["level"] == "warning"
 
 
 async def test_a_storm_is_summed_up_when_its_minute_is_over(
-    news: News, log: StringIO, autojump_clock: MockClock
+    events: Events, log: StringIO, autojump_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run)
-        fail(news, LINES_BEFORE_SUMMING + 500, error="timeout")
+        nursery.start_soon(events.run)
+        fail(events, LINES_BEFORE_SUMMING + 500, error="timeout")
         assert len(lines(log)) == LINES_BEFORE_SUMMING
         await trio.sleep(MINUTE + 1)
         *_, last = told = lines(log)
@@ -92,82 +92,82 @@ async def test_a_storm_is_summed_up_when_its_minute_is_over(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_next_minute_begins_anew(news: News, log: StringIO, autojump_clock: MockClock) -> None:
+async def test_the_next_minute_begins_anew(events: Events, log: StringIO, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run)
-        fail(news, LINES_BEFORE_SUMMING + 1)
+        nursery.start_soon(events.run)
+        fail(events, LINES_BEFORE_SUMMING + 1)
         await trio.sleep(MINUTE + 1)
-        fail(news, LINES_BEFORE_SUMMING)
+        fail(events, LINES_BEFORE_SUMMING)
         assert len(lines(log)) == 2 * LINES_BEFORE_SUMMING + 1
         nursery.cancel_scope.cancel()
 
 
-async def test_each_host_status_error_and_event_has_its_own_count(news: News, log: StringIO) -> None:
+async def test_each_host_status_error_and_event_has_its_own_count(events: Events, log: StringIO) -> None:
     storms: list[dict[str, object]] = [{"error": "timeout"}, {"error": "dns"}, {"status": 500}, {"status": 503}]
     for about in storms:
-        fail(news, LINES_BEFORE_SUMMING, **about)
-    fail(news, LINES_BEFORE_SUMMING, host="b:443", status=500)
+        fail(events, LINES_BEFORE_SUMMING, **about)
+    fail(events, LINES_BEFORE_SUMMING, host="b:443", status=500)
     for _ in range(LINES_BEFORE_SUMMING):
-        news.tell(logging.ERROR, "message_dead", host="a:443")
+        events.log(logging.ERROR, "message_dead", host="a:443")
     assert len(lines(log)) == LINES_BEFORE_SUMMING * 6
 
 
-async def test_without_a_storm_nothing_runs(news: News, autojump_clock: MockClock) -> None:
+async def test_without_a_storm_nothing_runs(events: Events, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run)
+        nursery.start_soon(events.run)
         await wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
         nursery.cancel_scope.cancel()
 
 
-async def test_live_listeners_get_every_one_of_a_storm(news: News, log: StringIO) -> None:
+async def test_live_listeners_get_every_one_of_a_storm(events: Events, log: StringIO) -> None:
     async with trio.open_nursery() as nursery:
-        first, second = await listening_to(news, nursery), await listening_to(news, nursery)
+        first, second = await listening_to(events, nursery), await listening_to(events, nursery)
         await hear(first, 1)
-        fail(news, LINES_BEFORE_SUMMING * 3)
-        for events in (first, second):
-            async with aclosing(events):
-                heard = await hear(events, LINES_BEFORE_SUMMING * 3)
+        fail(events, LINES_BEFORE_SUMMING * 3)
+        for stream in (first, second):
+            async with aclosing(stream):
+                heard = await hear(stream, LINES_BEFORE_SUMMING * 3)
             assert [event["number"] for event in heard] == list(range(LINES_BEFORE_SUMMING * 3))
             assert heard[0].keys() == {"time", "event", "host", "number"}
     assert len(lines(log)) == LINES_BEFORE_SUMMING
 
 
-async def test_a_slow_listener_loses_events_and_is_told_how_many(news: News) -> None:
+async def test_a_slow_listener_loses_events_and_is_told_how_many(events: Events) -> None:
     async with trio.open_nursery() as nursery:
-        events = await listening_to(news, nursery)
+        stream = await listening_to(events, nursery)
         for number in range(KEPT_FOR_A_LISTENER + 7):
-            news.show("accepted", number=number)
-        async with aclosing(events):
-            heard = await hear(events, KEPT_FOR_A_LISTENER)
+            events.publish("accepted", number=number)
+        async with aclosing(stream):
+            heard = await hear(stream, KEPT_FOR_A_LISTENER)
             assert [event["number"] for event in heard] == list(range(KEPT_FOR_A_LISTENER))
-            assert await hear(events, 1) == [{"event": "events_lost", "count": 7}]
-            news.show("accepted", number=-1)
-            assert (await hear(events, 1))[0]["number"] == -1, "and then goes on"
+            assert await hear(stream, 1) == [{"event": "events_lost", "count": 7}]
+            events.publish("accepted", number=-1)
+            assert (await hear(stream, 1))[0]["number"] == -1, "and then goes on"
 
 
-async def test_who_left_is_not_told_any_more(news: News) -> None:
+async def test_who_left_is_not_told_any_more(events: Events) -> None:
     async with trio.open_nursery() as nursery:
-        events = await listening_to(news, nursery)
-        assert news.has_listeners
-        await events.aclose()
-        assert not news.has_listeners
+        stream = await listening_to(events, nursery)
+        assert events.has_listeners
+        await stream.aclose()
+        assert not events.has_listeners
 
 
-async def test_what_is_shown_is_not_logged_and_what_is_told_is_shown(news: News, log: StringIO) -> None:
+async def test_what_is_shown_is_not_logged_and_what_is_told_is_shown(events: Events, log: StringIO) -> None:
     async with trio.open_nursery() as nursery:
-        events = await listening_to(news, nursery)
-        news.show("delivered", host="a:443")
-        news.tell(logging.INFO, "circuit_forgotten", host="a:443")
-        async with aclosing(events):
-            assert [event["event"] for event in await hear(events, 2)] == ["delivered", "circuit_forgotten"]
+        stream = await listening_to(events, nursery)
+        events.publish("delivered", host="a:443")
+        events.log(logging.INFO, "circuit_forgotten", host="a:443")
+        async with aclosing(stream):
+            assert [event["event"] for event in await hear(stream, 2)] == ["delivered", "circuit_forgotten"]
     assert [line["event"] for line in lines(log)] == ["circuit_forgotten"]
 
 
-async def test_the_latest_failures_are_kept_and_only_they(news: News, log: StringIO) -> None:
-    fail(news, LATEST_FAILURES + 5)
-    news.tell(logging.INFO, "circuit_forgotten", host="a:443")
-    assert [event["number"] for event in news.failures] == list(range(5, LATEST_FAILURES + 5))
+async def test_the_latest_failures_are_kept_and_only_they(events: Events, log: StringIO) -> None:
+    fail(events, LATEST_FAILURES + 5)
+    events.log(logging.INFO, "circuit_forgotten", host="a:443")
+    assert [event["number"] for event in events.failures] == list(range(5, LATEST_FAILURES + 5))
 
 
 # -- thousands of hosts ------------------------------------------------------------------------------------------------
@@ -191,22 +191,22 @@ class CountedClock(TrioClock):
 async def test_an_event_costs_the_same_however_many_hosts_fail(log: StringIO) -> None:
     """Each storm that is looked at takes one difference of times."""
     hosts = 2_000
-    news = News(CountedClock(START))
+    events = Events(CountedClock(START))
     CountedMoment.taken = 0
     for number in range(hosts):
-        fail(news, 1, f"host-{number}:443")
+        fail(events, 1, f"host-{number}:443")
     assert CountedMoment.taken < 10 * hosts
 
 
 async def test_storms_end_with_a_count_though_many_began_before_them(
-    news: News, log: StringIO, autojump_clock: MockClock
+    events: Events, log: StringIO, autojump_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run)
+        nursery.start_soon(events.run)
         for number in range(50):
-            fail(news, 1, f"host-{number}:443")
+            fail(events, 1, f"host-{number}:443")
         await trio.sleep(1)
-        fail(news, LINES_BEFORE_SUMMING + 3, "late:443")
+        fail(events, LINES_BEFORE_SUMMING + 3, "late:443")
         await trio.sleep(MINUTE + 1)
         repeated = [line for line in lines(log) if line["event"] == "repeated"]
         assert [(line["host"], line["times"]) for line in repeated] == [("late:443", 3)]
@@ -214,29 +214,29 @@ async def test_storms_end_with_a_count_though_many_began_before_them(
 
 
 async def test_the_oldest_storm_ends_early_when_there_are_too_many(
-    news: News, log: StringIO, autojump_clock: MockClock
+    events: Events, log: StringIO, autojump_clock: MockClock
 ) -> None:
-    fail(news, LINES_BEFORE_SUMMING + 3, "first:443")
+    fail(events, LINES_BEFORE_SUMMING + 3, "first:443")
     for number in range(STORMS_KEPT - 1):
-        fail(news, 1, f"host-{number}:443")
+        fail(events, 1, f"host-{number}:443")
     await trio.sleep(1)
-    fail(news, 1, "first:443")
+    fail(events, 1, "first:443")
     assert lines(log)[-1]["host"] != "first:443", "it is still kept"
-    fail(news, 1, "one-too-many:443")
+    fail(events, 1, "one-too-many:443")
     *_, repeated, another = lines(log)
     assert (repeated["event"], repeated["host"], repeated["times"]) == ("repeated", "first:443", 4)
     assert another["host"] == "one-too-many:443"
 
 
 async def test_a_second_has_a_limit_of_lines_and_one_that_counts_the_rest(
-    news: News, log: StringIO, autojump_clock: MockClock
+    events: Events, log: StringIO, autojump_clock: MockClock
 ) -> None:
     seconds, hosts = 3, 5_000
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run)
+        nursery.start_soon(events.run)
         for second in range(seconds):
             for number in range(hosts):
-                fail(news, 1, f"host-{second}-{number}:443")
+                fail(events, 1, f"host-{second}-{number}:443")
             await trio.sleep(1)
         await trio.sleep(1)
         counts = [line for line in lines(log) if line["event"] == "lines_left_out"]
@@ -250,13 +250,13 @@ async def test_a_second_has_a_limit_of_lines_and_one_that_counts_the_rest(
 
 
 async def test_a_minute_of_storms_ends_within_the_limit_too(
-    news: News, log: StringIO, autojump_clock: MockClock
+    events: Events, log: StringIO, autojump_clock: MockClock
 ) -> None:
     hosts = 1_000
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run)
+        nursery.start_soon(events.run)
         for number in range(hosts):
-            fail(news, LINES_BEFORE_SUMMING + 1, f"host-{number}:443")
+            fail(events, LINES_BEFORE_SUMMING + 1, f"host-{number}:443")
         await trio.sleep(MINUTE + 2)
         told = [line["event"] for line in lines(log)]
         assert told.count("repeated") == ROUTINE_LINES_A_SECOND
@@ -264,32 +264,34 @@ async def test_a_minute_of_storms_ends_within_the_limit_too(
         nursery.cancel_scope.cancel()
 
 
-async def test_failing_hosts_leave_room_for_circuits_and_the_store_is_never_left_out(news: News, log: StringIO) -> None:
+async def test_failing_hosts_leave_room_for_circuits_and_the_store_is_never_left_out(
+    events: Events, log: StringIO
+) -> None:
     for number in range(1_000):
-        fail(news, 1, f"host-{number}:443")
-        news.tell(logging.ERROR, "message_dead", host=f"host-{number}:443")
+        fail(events, 1, f"host-{number}:443")
+        events.log(logging.ERROR, "message_dead", host=f"host-{number}:443")
     for number in range(1_000):
-        news.tell(logging.WARNING, "circuit_changed", host=f"host-{number}:443")
-    news.tell(logging.WARNING, "store_away", detail="no connection")
+        events.log(logging.WARNING, "circuit_changed", host=f"host-{number}:443")
+    events.log(logging.WARNING, "store_away", detail="no connection")
     told = [line["event"] for line in lines(log)]
     assert told.count("circuit_changed") == LINES_A_SECOND - ROUTINE_LINES_A_SECOND
     assert told[-1] == "store_away"
     assert len(told) == LINES_A_SECOND + 1
 
 
-async def test_live_listeners_get_what_the_log_has_no_room_for(news: News, log: StringIO) -> None:
+async def test_live_listeners_get_what_the_log_has_no_room_for(events: Events, log: StringIO) -> None:
     async with trio.open_nursery() as nursery:
-        events = await listening_to(news, nursery)
+        stream = await listening_to(events, nursery)
         for number in range(2 * LINES_A_SECOND):
-            fail(news, 1, f"host-{number}:443")
-        async with aclosing(events):
-            heard = await hear(events, 2 * LINES_A_SECOND)
+            fail(events, 1, f"host-{number}:443")
+        async with aclosing(stream):
+            heard = await hear(stream, 2 * LINES_A_SECOND)
         assert [event["host"] for event in heard] == [f"host-{number}:443" for number in range(2 * LINES_A_SECOND)]
 
 
-async def test_lines_below_the_level_take_no_room(news: News, log: StringIO) -> None:
+async def test_lines_below_the_level_take_no_room(events: Events, log: StringIO) -> None:
     logging.getLogger("holdfast").setLevel(logging.ERROR)
     for number in range(LINES_A_SECOND):
-        news.tell(logging.WARNING, "circuit_changed", host=f"host-{number}:443")
-    news.tell(logging.ERROR, "messages_expired", host="a:443")
+        events.log(logging.WARNING, "circuit_changed", host=f"host-{number}:443")
+    events.log(logging.ERROR, "messages_expired", host="a:443")
     assert [line["event"] for line in lines(log)] == ["messages_expired"]

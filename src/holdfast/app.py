@@ -33,17 +33,17 @@ from holdfast.operate.status import StatusListener, refuse_body
 from holdfast.process.credentials import Credentials, read_credentials
 from holdfast.process.descriptors import room_for
 from holdfast.process.gateway import Gateway
-from holdfast.process.ingest_listener import LAST_ANSWERS, Intake, NoIntake
+from holdfast.process.ingest_listener import LAST_ANSWERS, IngestListener, NoIngestListener
 from holdfast.process.lifecycle import Stage, first_signal, keep_time, watch_clock
 from holdfast.process.listeners import CannotListen, Listeners, group_number, open_listeners
 from holdfast.process.log import event, setup
 from holdfast.process.log_messages import (
-    tell_clock,
-    tell_end,
-    tell_handed_over,
-    tell_oddities,
-    tell_ready,
-    tell_start,
+    log_clock,
+    log_config_warnings,
+    log_exit,
+    log_handed_over,
+    log_ready,
+    log_start,
 )
 from holdfast.process.reload import Watch, changed, files_read, merge
 from holdfast.process.service_manager import Notifier
@@ -129,24 +129,24 @@ class Process:
             spool=opened.spool,
             role=opened.role,
         )
-        self._counters, self._news = self._gateway.counters, self._gateway.news
+        self._counters, self._events = self._gateway.counters, self._gateway.events
         self._delivery, self._lifecycle = self._gateway.delivery, self._gateway.lifecycle
         self._notifier = Notifier(os.environ)
         self._drain_ends: float | None = None
         self._handed_over = HandedOver()
 
     async def run(self) -> int:
-        tell_start(self._config, self._credentials, self._opened)
+        log_start(self._config, self._credentials, self._opened)
         listeners = await open_listeners(self._config.listen, self._group, self._role)
         self._guard.own.update(listeners.names)
-        self._intake = self._open_intake(listeners)
-        self._lifecycle.counting = self._intake.count
+        self._ingest = self._open_ingest(listeners)
+        self._lifecycle.counting = self._ingest.count
         async with trio.open_nursery() as operators:
             asked_to_stop: trio.Event = await operators.start(first_signal)
             operators.start_soon(self._reload_on_signal)
-            operators.start_soon(watch_clock, self._clock, partial(tell_clock, self._news))
+            operators.start_soon(watch_clock, self._clock, partial(log_clock, self._events))
             operators.start_soon(self._notifier.keep_watch, lambda: self._lifecycle.store_trouble)
-            operators.start_soon(self._news.run)
+            operators.start_soon(self._events.run)
             async with trio.open_nursery() as listening:
                 await self._serve_operators(listening, listeners)
                 if self._config.process.watch_config:
@@ -162,7 +162,7 @@ class Process:
             self._config.listen.control.unlink()
         if self._failure is not None:
             return EXIT_STORE if isinstance(self._failure.__cause__, StoreUnusable) else EXIT_COMMIT
-        return EXIT_INGEST if self._intake.lost.is_set() else EXIT_OK
+        return EXIT_INGEST if self._ingest.lost.is_set() else EXIT_OK
 
     async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """The store, from its first group to its last, and all that lives on it."""
@@ -173,7 +173,7 @@ class Process:
                 await self._serve(listeners, asked_to_stop)
             store.cancel_scope.cancel()
         if self._failure is None:
-            await tell_end(self._store, self._handed_over, self._opened.spool)
+            await log_exit(self._store, self._handed_over, self._opened.spool)
 
     @property
     def _failure(self) -> CommitFailed | None:
@@ -208,7 +208,7 @@ class Process:
         control = self._gateway.control_socket(self._reload)
         control.drain_timeout = self._config.drain.timeout / 1000
         self._status, self._control = status, control
-        admit = ControlAccess(self._group, self._tell_refused)
+        admit = ControlAccess(self._group, self._count_refused)
         self._servers["status"] = Server(status, LOCAL_LIMITS, gate=status.gate)
         self._servers["control"] = Server(control, LOCAL_LIMITS, admit=admit)
         if "probe" in listeners.tcp:
@@ -219,24 +219,24 @@ class Process:
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         """Accept webhooks until the drain is over, the disk failed, or the ingest process died."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._intake.serve, listeners.tcp.get("ingest", []))
-            if not self._intake.lost.is_set():
+            await nursery.start(self._ingest.serve, listeners.tcp.get("ingest", []))
+            if not self._ingest.lost.is_set():
                 self._lifecycle.stage = Stage.READY
-                self._tell_ready(listeners)
+                self._log_ready(listeners)
             await self._until_done(asked_to_stop)
-            self._intake.stop()
+            self._ingest.stop()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
 
-    def _open_intake(self, listeners: Listeners) -> Intake | IngestProcess | NoIntake:
+    def _open_ingest(self, listeners: Listeners) -> IngestListener | IngestProcess | NoIngestListener:
         if not self._role.ingests:
-            return NoIntake()
+            return NoIngestListener()
         config, token, ledger = self._config, self._credentials.token, self._opened.ledger
         bound = listeners.bound["ingest"]
         if config.process.split and ledger is not None:
             own = frozenset(listeners.names)
             return IngestProcess(config, token, ledger, self._clock, own, self._counters, bound)
         store = self._opened.spool or self._store
-        return Intake(config, token, store, self._clock, self._guard, self._counters, bound)
+        return IngestListener(config, token, store, self._clock, self._guard, self._counters, bound)
 
     # -- another config ----------------------------------------------------------------------------------------------
 
@@ -281,13 +281,13 @@ class Process:
         self._config, self._credentials = config, credentials
         self._apply(config, credentials)
         try:
-            await self._intake.configure(config, credentials.token)
+            await self._ingest.configure(config, credentials.token)
         except ReloadUnfinished as error:
             event(_logger, logging.ERROR, "reload_unfinished", changed=different, detail=str(error))
             raise
         event(_logger, logging.INFO, "reloaded", changed=different, needs_restart=needs_restart)
         if different:
-            tell_oddities(config, credentials)
+            log_config_warnings(config, credentials)
         return {"changed": different, "needs_restart": needs_restart}
 
     def _apply(self, config: Config, credentials: Credentials) -> None:
@@ -301,7 +301,7 @@ class Process:
 
     def _connections(self) -> dict[str, int]:
         served = {name: server.connections for name, server in self._servers.items()}
-        return {**served, "ingest": self._intake.connections}
+        return {**served, "ingest": self._ingest.connections}
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Process:
 
             for each in self._gateway.stores:
                 nursery.start_soon(until, each.broken)
-            nursery.start_soon(until, self._intake.lost)
+            nursery.start_soon(until, self._ingest.lost)
             await asked_to_stop.wait()
             await self._drain()
             nursery.cancel_scope.cancel()
@@ -345,17 +345,17 @@ class Process:
         self._handed_over = handing.done
         with suppress(CommitFailed):
             await handing.run(ends)
-        tell_handed_over(to, handing.done)
+        log_handed_over(to, handing.done)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 
-    def _tell_ready(self, listeners: Listeners) -> None:
+    def _log_ready(self, listeners: Listeners) -> None:
         control, place, role = self._config.listen.control, self._opened.place, self._opened.role
-        self._notifier.ready(tell_ready(listeners.bound, control, place, role, ready=self._lifecycle.ready))
+        self._notifier.ready(log_ready(listeners.bound, control, place, role, ready=self._lifecycle.ready))
 
-    def _tell_refused(self, user: int) -> None:
+    def _count_refused(self, user: int) -> None:
         self._counters.control_refused += 1
-        self._news.tell(logging.WARNING, "control_refused", user=user)
+        self._events.log(logging.WARNING, "control_refused", user=user)
 
 
 def _proxy_settings(config: Config, credentials: Credentials) -> ProxySettings:

@@ -78,8 +78,11 @@ class _Storm:
     lines: int = 0
 
 
-class News:
-    """`tell` is for the log and for listeners, `show` only for listeners. `failures` are the latest failed attempts."""
+class Events:
+    """`log` sends an event to the log and to listeners, `publish` to listeners only.
+
+    `failures` holds the latest failed attempts.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -98,16 +101,16 @@ class News:
     def has_listeners(self) -> bool:
         return bool(self._listeners)
 
-    def show(self, name: str, **fields: object) -> None:
+    def publish(self, name: str, **fields: object) -> None:
         if self._listeners:
-            self._publish(self._event(name, fields))
+            self._send(self._event(name, fields))
 
-    def tell(self, level: int, name: str, /, *, exc_info: BaseException | None = None, **fields: object) -> None:
+    def log(self, level: int, name: str, /, *, exc_info: BaseException | None = None, **fields: object) -> None:
         event = self._event(name, fields)
         if name == "attempt_failed":
             self.failures.append(event)
         if self._listeners:
-            self._publish(event)
+            self._send(event)
         if _logger.isEnabledFor(level) and self._may_log(level, name, event):
             log_event(_logger, level, name, exc_info=exc_info, **fields)
 
@@ -185,6 +188,6 @@ class News:
     def _event(self, name: str, fields: dict[str, object]) -> Event:
         return {"time": rfc3339(self._clock.now()), "event": name, **fields}
 
-    def _publish(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         for listener in self._listeners:
             listener.hear(event)

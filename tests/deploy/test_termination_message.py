@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.process.log_messages import LONGEST_LAST_WORDS, leave_word
+from holdfast.process.log_messages import LONGEST_LAST_WORDS, write_termination_log
 from tests.deploy.sandbox import may_unshare
 from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings, until
 from tests.support.ports import refusing_port
@@ -77,14 +77,16 @@ def test_only_a_regular_file_is_written(tmp_path: Path) -> None:
     pipe = tmp_path / "termination-log"
     os.mkfifo(pipe)
     for file in (pipe, Path("/dev/null"), tmp_path):
-        leave_word(file, {"waiting": 0})
+        write_termination_log(file, {"waiting": 0})
 
 
 def test_the_message_lists_as_many_hosts_as_fit(tmp_path: Path) -> None:
     file = tmp_path / "termination-log"
     file.touch()
     hosts = [(f"{number}.{'x' * 240}.example:443", 100 - number) for number in range(20)]
-    leave_word(file, {"waiting": 1_000, "waiting_by_host": dict(hosts), "handed_over_by_host": {"here.example:443": 1}})
+    write_termination_log(
+        file, {"waiting": 1_000, "waiting_by_host": dict(hosts), "handed_over_by_host": {"here.example:443": 1}}
+    )
     text = file.read_bytes()
     said = json.loads(text)
     kept = said["waiting_by_host"]

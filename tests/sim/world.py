@@ -161,7 +161,7 @@ class World:
     def join(self, shared: Any) -> None:
         """Put the gateway's parts together around its store."""
         self.composed = Gateway(self.config, self.ledger, self, self.clock, self.chance, self.started_at, shared=shared)
-        self.news, self.counters = self.composed.news, self.composed.counters
+        self.events, self.counters = self.composed.events, self.composed.counters
         self.delivery, self.dispatcher = self.composed.delivery, self.composed.dispatcher
 
     def make_store(self) -> Ledger:

@@ -53,7 +53,7 @@ class Dispatcher:
         self._courier = courier
         self._outcomes = outcomes
         self._clock = clock
-        self._reader = LaneReader(store, lanes, clock, outcomes.counters, outcomes.news)
+        self._reader = LaneReader(store, lanes, clock, outcomes.counters, outcomes.events)
         self._agenda = AgendaKeeper(store, lanes)
         self._called = trio.Event()
         self._changed: dict[Lane, None] = {}
@@ -402,7 +402,7 @@ class Dispatcher:
         except Exception as error:
             # A bug of ours met by one message must not stop all the others: it is that message's failed attempt.
             id = id_text(start.entry.message.id)
-            self._outcomes.news.tell(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
+            self._outcomes.events.log(logging.ERROR, "attempt_crashed", exc_info=error, message=id)
             outcome = of_error(ErrorKind.PROTOCOL, f"holdfast failed: {error!r}", here=True)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()

@@ -12,19 +12,19 @@ from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, id_text
 from holdfast.delivery.lanes import LaneCache
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.store.port import BATCH_BYTES, LaneQuery, LaneView, Store
 
 LANES_A_READ = 64
 
 
 class LaneReader:
-    def __init__(self, store: Store, lanes: LaneCache, clock: Clock, counters: Counters, news: News) -> None:
+    def __init__(self, store: Store, lanes: LaneCache, clock: Clock, counters: Counters, events: Events) -> None:
         self._store = store
         self._lanes = lanes
         self._clock = clock
         self._counters = counters
-        self._news = news
+        self._events = events
         self._meanwhile: dict[Lane, list[tuple[int, bool]]] = {}
         self._broken: set[MessageId] = set()
         self.wanted: dict[str, Lane] = {}
@@ -180,4 +180,4 @@ class LaneReader:
             if id not in self._broken:
                 self._broken.add(id)
                 self._counters.broken_records += 1
-                self._news.tell(logging.ERROR, "record_broken", message=id_text(id), detail=fault)
+                self._events.log(logging.ERROR, "record_broken", message=id_text(id), detail=fault)

@@ -16,7 +16,7 @@ from holdfast.core.outcome import Outcome
 from holdfast.core.redaction import without_secrets
 from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure
 from holdfast.core.start_order import Start
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.store.port import Deliver, Fail, LaneRecord, Operation
 
 
@@ -31,23 +31,23 @@ class OutcomeEffects(NamedTuple):
 class EventReporter:
     """Counts events in the counters and logs them."""
 
-    def __init__(self, counters: Counters, news: News) -> None:
+    def __init__(self, counters: Counters, events: Events) -> None:
         self.counters = counters
-        self.news = news
+        self.events = events
 
     def log_accepted(self, message: Message, now: int) -> None:
         """A message that another holdfast handed over counts as accepted now, whenever it was accepted there."""
         self.counters.accepted += 1
         self.counters.accepted_lately.add(now)
-        if self.news.has_listeners:
+        if self.events.has_listeners:
             id, target = id_text(message.id), message.masked_target
-            self.news.show("accepted", message=id, host=message.host, target=target, route=message.route)
+            self.events.publish("accepted", message=id, host=message.host, target=target, route=message.route)
 
     def log_change(self, lane: Lane | LaneRecord, change: Change) -> None:
         circuit = lane.circuit
         if change.reason is not None:
             self.counters.trips[change.reason] += 1
-        self.news.tell(
+        self.events.log(
             logging.WARNING if change.reason else logging.INFO,
             "circuit_changed",
             host=masked_lane(lane.key),
@@ -65,9 +65,9 @@ class OutcomeHandler(EventReporter):
     """Turns outcomes into effects. `chance` returns random numbers from 0 up to 1 for the jitter."""
 
     def __init__(
-        self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], counters: Counters, news: News
+        self, circuit: CircuitRules, retry: RetryRules, chance: Callable[[], float], counters: Counters, events: Events
     ) -> None:
-        super().__init__(counters, news)
+        super().__init__(counters, events)
         self.circuit_rules = circuit
         self._retry = retry
         self._chance = chance
@@ -148,25 +148,25 @@ class OutcomeHandler(EventReporter):
         """An attempt ended whose message now belongs to another replica."""
         self.counters.fenced += 1
         message = start.entry.message
-        self.news.tell(logging.WARNING, "outcome_fenced", message=id_text(message.id), host=message.host)
+        self.events.log(logging.WARNING, "outcome_fenced", message=id_text(message.id), host=message.host)
 
     def _log_delivery(self, start: Start, attempt: Attempt, now: int) -> None:
         self.counters.delivered += 1
         self.counters.delivered_lately.add(now)
-        if self.news.has_listeners:
-            self.news.show("delivered", **_attempt_fields(start, attempt))
+        if self.events.has_listeners:
+            self.events.publish("delivered", **_attempt_fields(start, attempt))
 
     def _log_failure(self, start: Start, attempt: Attempt, step: RetryAt | Dead | None) -> None:
         self.counters.failed += 1
         fields = _attempt_fields(start, attempt)
         if isinstance(step, RetryAt):
             fields |= {"retry": step.retry, "next_attempt_at": rfc3339(step.due)}
-        self.news.tell(logging.WARNING, "attempt_failed", **fields)
+        self.events.log(logging.WARNING, "attempt_failed", **fields)
 
     def _log_dead(self, start: Start, attempt: Attempt, step: Dead) -> None:
         self.counters.dead[step.reason] += 1
         message = start.entry.message
-        self.news.tell(
+        self.events.log(
             logging.ERROR,
             "message_dead",
             message=id_text(message.id),

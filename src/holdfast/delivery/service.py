@@ -20,7 +20,7 @@ from holdfast.delivery.outcomes import OutcomeHandler
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Upkeep
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.store.port import Commit, SharedStore, Store
 
 
@@ -46,7 +46,7 @@ class Delivery:
         clock: Clock,
         chance: Callable[[], float],
         run: int,
-        news: News,
+        events: Events,
         counters: Counters,
         keys: RouteKeys | None = None,
         *,
@@ -55,9 +55,9 @@ class Delivery:
         self._lanes = LaneCache(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
         self._start_order = StartOrder(config.circuit, **_budgets(config))
-        self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, counters, news)
+        self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, counters, events)
         self.dispatcher = Dispatcher(store, self._start_order, self._lanes, self._courier, self._outcomes, clock)
-        self._upkeep = Upkeep(store, self.dispatcher, clock, config, counters, news)
+        self._upkeep = Upkeep(store, self.dispatcher, clock, config, counters, events)
         if shared is not None:
             self.dispatcher.is_leaving, self.dispatcher.on_left = shared.is_leaving, shared.left
 

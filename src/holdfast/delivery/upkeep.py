@@ -19,7 +19,7 @@ from holdfast.core.lane import Lane
 from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.store.port import (
     NO_LIMIT,
     Evicted,
@@ -64,14 +64,14 @@ class Upkeep:
         clock: Clock,
         config: Config,
         counters: Counters,
-        news: News,
+        events: Events,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
         self._counters = counters
-        self._news = news
+        self._events = events
         self._called = trio.Event()
         self.begin_grace()
         self._to_review = True
@@ -137,7 +137,7 @@ class Upkeep:
         self._store.submit(SaveLane(lane))
 
     def _forgotten(self, key: str) -> None:
-        self._news.tell(logging.INFO, "circuit_forgotten", host=masked_lane(key))
+        self._events.log(logging.INFO, "circuit_forgotten", host=masked_lane(key))
         self._dispatcher.forget(key)
 
     def _next_probe(self, lane: Lane, now: int) -> int:
@@ -158,7 +158,7 @@ class Upkeep:
         def expired(ids: list[MessageId]) -> None:
             self._counters.dead[DeadReason.EXPIRED] += len(ids)
             if ids:
-                self._news.tell(logging.ERROR, "messages_expired", host=masked_lane(lane.key), count=len(ids))
+                self._events.log(logging.ERROR, "messages_expired", host=masked_lane(lane.key), count=len(ids))
                 self._dispatcher.revive(lane.key, lane.host.name)
 
         born_before = now - self._config.retry.expire_after + 1
@@ -237,7 +237,7 @@ class Upkeep:
         room = await self._store.room()
         if removed:
             self._counters.evicted += removed
-            self._news.tell(logging.WARNING, "evicted_early", count=removed, used_bytes=room.used_bytes)
+            self._events.log(logging.WARNING, "evicted_early", count=removed, used_bytes=room.used_bytes)
         return room.is_scarce
 
     async def _evict_circuits(self, now: int) -> int:

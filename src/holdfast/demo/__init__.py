@@ -6,7 +6,7 @@ sender.py      the app: sends webhooks to ingest
 transports.py  the client side of app and gateway
 gateway.py     the gateway put together around that clock
 promise.py     what holdfast is held to
-stage.py       what the story is told with: waiting for news, saying lines
+stage.py       what the story is told with: waiting for events, saying lines
 wording.py     numbers as they are told
 story.py       the three acts
 play.py        a run from the temporary folder to its removal

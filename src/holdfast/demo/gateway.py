@@ -55,7 +55,7 @@ class DemoGateway(Gateway):
         ingest, status = await open_tcp_listeners(LOOPBACK, 0), await open_tcp_listeners(LOOPBACK, 0)
         self.ingest, self.status = _address(ingest), _address(status)
         async with trio.open_nursery() as operators:
-            operators.start_soon(self.news.run)
+            operators.start_soon(self.events.run)
             await operators.start(self._status_server().serve, status)
             async with trio.open_nursery() as store:
                 self._ledger.open()

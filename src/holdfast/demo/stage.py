@@ -55,7 +55,7 @@ class Stage:
 
     async def follow(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep what the gateway tells; until cancelled."""
-        async with aclosing(self.gateway.news.listen()) as events:
+        async with aclosing(self.gateway.events.listen()) as events:
             task_status.started()
             async for event in events:
                 self._log.append(event)

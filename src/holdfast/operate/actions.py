@@ -8,7 +8,7 @@ from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.counters import Counters
 from holdfast.core.message import DeadReason, MessageId, MessageState, id_text, masked_lane, parse_id
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.operate.ports import Deliveries
 from holdfast.operate.queries import Queries
 from holdfast.operate.requests import bulk_limit, choice, moment, problem, refuse_unknown, text
@@ -30,14 +30,14 @@ FOREVER = 1 << 62
 
 class Actions:
     def __init__(
-        self, queries: Queries, deliveries: Deliveries, store: Store, clock: Clock, counters: Counters, news: News
+        self, queries: Queries, deliveries: Deliveries, store: Store, clock: Clock, counters: Counters, events: Events
     ) -> None:
         self._queries = queries
         self._deliveries = deliveries
         self._store = store
         self._clock = clock
         self._counters = counters
-        self._news = news
+        self._events = events
 
     # -- circuits ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Actions:
             replayed += swept.count
             self._counters.replayed += swept.count
             if swept.after is None or replayed == limit:
-                self._news.tell(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
+                self._events.log(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
                 return replayed
             select = _go_on(select, swept.after)
 
@@ -160,7 +160,7 @@ class Actions:
         self._counters.dropped += swept.count
         if swept.count:
             some = [id_text(id) for id in swept.ids[:10]]
-            self._news.tell(logging.WARNING, "messages_dropped", count=swept.count, messages=some)
+            self._events.log(logging.WARNING, "messages_dropped", count=swept.count, messages=some)
 
 
 def _go_on(select: DeadFilter, after: bytes) -> DeadFilter:

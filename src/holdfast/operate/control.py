@@ -15,7 +15,7 @@ import trio
 
 from holdfast.config import ConfigError
 from holdfast.core.errors import ReloadUnfinished
-from holdfast.events import Event, News
+from holdfast.events import Event, Events
 from holdfast.http.message import Request, Response, StreamingResponse
 from holdfast.operate import json_shapes
 from holdfast.operate.actions import Actions
@@ -46,7 +46,7 @@ class ControlSocket:
         deliveries: Deliveries,
         condition: Condition,
         store: Store,
-        news: News,
+        events: Events,
         reload: Callable[[], Awaitable[dict[str, list[str]]]],
     ) -> None:
         self._queries = queries
@@ -54,7 +54,7 @@ class ControlSocket:
         self._deliveries = deliveries
         self._condition = condition
         self._store = store
-        self._news = news
+        self._events = events
         self._reload_config = reload
         self.drain_timeout = 0.0
         self._router = Router(
@@ -73,7 +73,7 @@ class ControlSocket:
                 Route("POST", "/v1/dead/replay", self._replay_dead),
                 Route("POST", "/v1/dead/drop", self._drop_dead),
                 Route("GET", "/v1/dead/export", self._export_dead),
-                Route("GET", "/v1/events", self._events),
+                Route("GET", "/v1/events", self._event_lines),
                 Route("POST", "/v1/drain", self._drain),
                 Route("POST", "/v1/reload", self._reload),
             ]
@@ -126,8 +126,8 @@ class ControlSocket:
         select = await self._actions.dead_filter(call.query)
         return StreamingResponse(200, JSON_LINES, _lines(_dead_letters(self._store, select)))
 
-    async def _events(self, call: Call) -> StreamingResponse:
-        return StreamingResponse(200, JSON_LINES, _lines(self._news.listen()))
+    async def _event_lines(self, call: Call) -> StreamingResponse:
+        return StreamingResponse(200, JSON_LINES, _lines(self._events.listen()))
 
     async def _drain(self, call: Call) -> Response:
         """Like the drain before an exit, but the gateway keeps running. With `wait` it answers when nothing is due or

@@ -12,7 +12,7 @@ from holdfast.core.counters import BUCKET_WIDTH
 from holdfast.core.explanation import why
 from holdfast.core.message import MessageState, id_text, masked_lane, parse_id
 from holdfast.core.schedule import RetryRules, expires_at
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.operate import json_shapes
 from holdfast.operate.ports import Condition, Deliveries, Spooled
 from holdfast.operate.requests import LONGEST_PAGE, after_id, choice, circuit_name, page_limit, problem
@@ -31,7 +31,7 @@ class Queries:
         deliveries: Deliveries,
         condition: Condition,
         clock: Clock,
-        news: News,
+        events: Events,
         rules: CircuitRules,
         retry_rules: RetryRules,
     ) -> None:
@@ -39,7 +39,7 @@ class Queries:
         self._deliveries = deliveries
         self._condition = condition
         self._clock = clock
-        self._news = news
+        self._events = events
         self._rules = rules
         self._retry_rules = retry_rules
 
@@ -173,7 +173,7 @@ class Queries:
             "width": BUCKET_WIDTH / 1000,
             "accepted": counters.accepted_lately.per_second(now),
             "delivered": counters.delivered_lately.per_second(now),
-            "failures": list(self._news.failures)[::-1],
+            "failures": list(self._events.failures)[::-1],
             "rules": {
                 "retry_base": json_shapes.seconds(self._retry_rules.base),
                 "max_retries": self._retry_rules.max_retries,

@@ -14,7 +14,7 @@ from holdfast.core.message import masked_lane
 from holdfast.core.ownership import Role
 from holdfast.delivery.courier import Carrier
 from holdfast.delivery.service import Delivery, RouteKeys
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.forwarding import ForwardingActions
@@ -49,16 +49,16 @@ class Gateway(StoreListener):
         self.store = store
         self.clock = clock
         self.run = run
-        self.counters, self.news = Counters(), News(clock)
+        self.counters, self.events = Counters(), Events(clock)
         self.delivery = Delivery(
-            config, store, carrier, clock, random, run, self.news, self.counters, keys, shared=shared
+            config, store, carrier, clock, random, run, self.events, self.counters, keys, shared=shared
         )
         self.dispatcher = self.delivery.dispatcher
         self.lifecycle = Lifecycle(store, self.counters, run, role, spool)
         if shared is not None:
             self.lifecycle.on_draining = shared.step_back
-        self.queries = Queries(store, self.dispatcher, self.lifecycle, clock, self.news, config.circuit, config.retry)
-        parts = (self.queries, self.dispatcher, store, clock, self.counters, self.news)
+        self.queries = Queries(store, self.dispatcher, self.lifecycle, clock, self.events, config.circuit, config.retry)
+        parts = (self.queries, self.dispatcher, store, clock, self.counters, self.events)
         self._served = None if shared is None else ForwardingActions(shared, *parts)
         self.actions = self._served or Actions(*parts)
         self.stores: list[OpenStore | Spool] = [store] if spool is None else [store, spool]
@@ -78,7 +78,7 @@ class Gateway(StoreListener):
         return HealthRoutes(self.queries, Metrics(*parts, connections, volume))
 
     def control_socket(self, reload: Callable[[], Awaitable[dict[str, list[str]]]]) -> ControlSocket:
-        parts = (self.queries, self.actions, self.dispatcher, self.lifecycle, self.store, self.news)
+        parts = (self.queries, self.actions, self.dispatcher, self.lifecycle, self.store, self.events)
         return ControlSocket(*parts, reload)
 
     # -- what the stores report ----------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ class Gateway(StoreListener):
 
     def record_unreadable(self, table: str, key: str, fault: str) -> None:
         self.counters.broken_records += 1
-        self.news.tell(logging.ERROR, "record_broken", table=table, key=_masked_key(key), detail=fault)
+        self.events.log(logging.ERROR, "record_broken", table=table, key=_masked_key(key), detail=fault)
 
     def store_failed(self, error: CommitFailed) -> None:
-        log_messages.tell_failure(error)
+        log_messages.log_store_failure(error)
 
     def lease_renewed(self, begins_until: int, run: int) -> None:
         self.delivery.lease_renewed(begins_until, run)
@@ -112,20 +112,20 @@ class Gateway(StoreListener):
         self.delivery.begin_grace()
 
     def store_reachable(self, problem: StoreUnreachable | None) -> None:
-        log_messages.tell_away(self.news, problem)
+        log_messages.log_store_reachable(self.events, problem)
 
     def clock_jumped(self, ahead: int) -> None:
-        log_messages.tell_jump(self.news, ahead)
+        log_messages.log_clock_jump(self.events, ahead)
 
     async def requested(self, request: bytes) -> bytes:
         assert self._served is not None
         return await self._served.serve(request)
 
     def spool_filled(self, found: int) -> None:
-        log_messages.tell_spooling(self.news, found)
+        log_messages.log_spooling(self.events, found)
 
     def spool_emptied(self, messages: int, known: int, duplicates: int) -> None:
-        self.news.tell(logging.INFO, "spool_moved", messages=messages, known=known, duplicates=duplicates)
+        self.events.log(logging.INFO, "spool_moved", messages=messages, known=known, duplicates=duplicates)
 
 
 def _masked_key(key: str) -> str:

@@ -18,7 +18,7 @@ LAST_ANSWERS = 2.0
 """Seconds that requests under way have to get their answers when ingest stops."""
 
 
-class Intake:
+class IngestListener:
     """`listening` is the address that the listeners are bound to; what is refused and how long answers take is counted
     in `counters`. Where another process serves, `split.parent.IngestProcess` is in the place of this.
     """
@@ -88,8 +88,8 @@ class Intake:
         )
 
 
-class NoIntake:
-    """In the place of an Intake in a replica that takes no webhooks."""
+class NoIngestListener:
+    """In the place of an IngestListener in a replica that takes no webhooks."""
 
     connections = 0
 

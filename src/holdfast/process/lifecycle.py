@@ -29,7 +29,7 @@ class Stage(StrEnum):
     DRAINING = "draining"
 
 
-class Keeping(Protocol):
+class StoreHealth(Protocol):
     """What a store says of itself."""
 
     @property
@@ -45,7 +45,7 @@ class Keeping(Protocol):
     def full(self) -> bool: ...
 
 
-class Spooling(Protocol):
+class SpoolHealth(Protocol):
     """What a spool says of itself: how many messages it holds, since when, and whether it takes no more."""
 
     @property
@@ -63,11 +63,11 @@ class Lifecycle:
 
     def __init__(
         self,
-        store: Keeping,
+        store: StoreHealth,
         counters: Counters,
         started_at: int,
         role: Role | None = None,
-        spool: Spooling | None = None,
+        spool: SpoolHealth | None = None,
     ) -> None:
         self._store = store
         self.spool = spool

@@ -19,7 +19,7 @@ from holdfast.core.message import masked_lane
 from holdfast.core.ownership import Role
 from holdfast.delivery.handoff import HandedOver
 from holdfast.delivery.signing import STRONG_KEY
-from holdfast.events import News
+from holdfast.events import Events
 from holdfast.process.credentials import Credentials
 from holdfast.process.descriptors import room_for
 from holdfast.process.log import event
@@ -37,7 +37,7 @@ LONGEST_LAST_WORDS = 4096
 _logger = logging.getLogger("holdfast")
 
 
-def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None:
+def log_start(config: Config, credentials: Credentials, opened: Opened) -> None:
     role: dict[str, Any] = {} if opened.role is None else {"role": opened.role}
     event(_logger, logging.INFO, "start", version=__version__, store=opened.place, **role)
     if config.store.url is not None and (config.store.path / "data.mdb").exists() and opened.spool is None:
@@ -45,10 +45,10 @@ def tell_start(config: Config, credentials: Credentials, opened: Opened) -> None
             "nothing of the embedded store in store.path is delivered while store.url is set; holdfast handoff moves it"
         )
         event(_logger, logging.WARNING, "store_left_behind", path=str(config.store.path), detail=detail)
-    tell_oddities(config, credentials)
+    log_config_warnings(config, credentials)
 
 
-def tell_ready(bound: Mapping[str, Address], control: Path, place: str, role: Role | None, *, ready: bool) -> str:
+def log_ready(bound: Mapping[str, Address], control: Path, place: str, role: Role | None, *, ready: bool) -> str:
     """One line for whoever started the process, and one in the log. Returns what a service manager is told."""
     served: dict[str, Any] = {name: str(bound[name]) for name in ("ingest", "status") if name in bound}
     event(_logger, logging.INFO if ready else logging.WARNING, "ready" if ready else "not_ready", **served)
@@ -62,7 +62,7 @@ def tell_ready(bound: Mapping[str, Address], control: Path, place: str, role: Ro
     return ", ".join(listening)
 
 
-def tell_oddities(config: Config, credentials: Credentials) -> None:
+def log_config_warnings(config: Config, credentials: Credentials) -> None:
     """What works and is not as it should be, of a config that is taken over."""
     if config.egress.allow_loopback:
         event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
@@ -82,49 +82,49 @@ def tell_oddities(config: Config, credentials: Credentials) -> None:
             event(_logger, logging.WARNING, "weak_secret", route=route, detail=detail)
 
 
-def tell_clock(news: News, offset: int) -> None:
+def log_clock(events: Events, offset: int) -> None:
     """How far holdfast's time is ahead of the wall clock; negative if it is behind."""
     if is_off(offset):
         detail = "seconds that holdfast's own time is ahead of the wall clock; signatures go by the wall clock"
-        news.tell(logging.WARNING, "clock_off", offset=offset / 1000, detail=detail)
+        events.log(logging.WARNING, "clock_off", offset=offset / 1000, detail=detail)
     else:
-        news.tell(logging.INFO, "clock_right", offset=offset / 1000)
+        events.log(logging.INFO, "clock_right", offset=offset / 1000)
 
 
-def tell_jump(news: News, ahead: int) -> None:
+def log_clock_jump(events: Events, ahead: int) -> None:
     """The database's clock has jumped."""
     detail = "seconds that the database's clock has jumped ahead; holdfast's own time goes on as before"
-    news.tell(logging.WARNING, "clock_jumped", jump=ahead / 1000, detail=detail)
+    events.log(logging.WARNING, "clock_jumped", jump=ahead / 1000, detail=detail)
 
 
-def tell_failure(error: CommitFailed) -> None:
+def log_store_failure(error: CommitFailed) -> None:
     event(_logger, logging.CRITICAL, "store_failed", detail=str(error))
 
 
-def tell_away(news: News, reason: StoreUnreachable | None) -> None:
+def log_store_reachable(events: Events, reason: StoreUnreachable | None) -> None:
     """The database went away, or is back."""
     if reason is None:
-        news.tell(logging.INFO, "store_back")
+        events.log(logging.INFO, "store_back")
     else:
-        news.tell(logging.WARNING, "store_away", detail=str(reason))
+        events.log(logging.WARNING, "store_away", detail=str(reason))
 
 
-def tell_spooling(news: News, found: int) -> None:
+def log_spooling(events: Events, found: int) -> None:
     """Webhooks are kept on this machine; or were, by an earlier run."""
     if found:
-        news.tell(logging.WARNING, "spool_found", messages=found)
+        events.log(logging.WARNING, "spool_found", messages=found)
     else:
-        news.tell(logging.WARNING, "spooling_began", detail="webhooks wait on this machine until the database is back")
+        events.log(logging.WARNING, "spooling_began", detail="webhooks wait on this machine until the database is back")
 
 
-def tell_handed_over(to: Address, handed: HandedOver) -> None:
+def log_handed_over(to: Address, handed: HandedOver) -> None:
     """What the other side has, and why it has not the rest of what it was offered."""
     level = logging.WARNING if handed.left else logging.INFO
     left = dict(handed.left.most_common(REASONS_REPORTED))
     event(_logger, level, "handed_over", to=str(to), messages=handed.count, left=left)
 
 
-async def tell_end(ledger: Store, handed: HandedOver, spool: Spool | None) -> None:
+async def log_exit(ledger: Store, handed: HandedOver, spool: Spool | None) -> None:
     """How many wait on disk and how many were handed over, by host; the hosts with most first. What is in a spool waits
     on this machine's.
     """
@@ -143,7 +143,7 @@ async def tell_end(ledger: Store, handed: HandedOver, spool: Spool | None) -> No
         **({} if spool is None else {"spooled": spool.count}),
     }
     event(_logger, logging.INFO, "exit", **told)
-    leave_word(TERMINATION_LOG, told)
+    write_termination_log(TERMINATION_LOG, told)
 
 
 async def _waiting_by_host(store: Store) -> dict[str, int]:
@@ -156,7 +156,7 @@ async def _waiting_by_host(store: Store) -> dict[str, int]:
             return waiting
 
 
-def leave_word(file: Path, told: Mapping[str, int | dict[str, int]]) -> None:
+def write_termination_log(file: Path, told: Mapping[str, int | dict[str, int]]) -> None:
     """The same for whoever looks at the pod later, if there is a file for it; with as many hosts as fit."""
     for count in range(HOSTS_REPORTED, -1, -1):
         cut = {

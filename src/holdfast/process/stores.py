@@ -20,7 +20,7 @@ from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.ownership import Role
 from holdfast.core.store_rules import StoreRules
 from holdfast.operate.forwarding import Owners
-from holdfast.process.lifecycle import Keeping
+from holdfast.process.lifecycle import StoreHealth
 from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.folder import make_folder, take_folder
 from holdfast.store.embedded.ledger import Ledger, last_time
@@ -43,11 +43,11 @@ class Running(Protocol):
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None: ...
 
 
-class OpenStore(Store, Keeping, Running, Protocol):
+class OpenStore(Store, StoreHealth, Running, Protocol):
     """A store that this process runs."""
 
 
-class OpenSharedStore(SharedStore, Owners, Keeping, Running, Protocol):
+class OpenSharedStore(SharedStore, Owners, StoreHealth, Running, Protocol):
     def end_by(self, moment: float) -> None:
         """Wait for nothing after this moment, by trio's time."""
 

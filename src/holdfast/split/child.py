@@ -12,7 +12,7 @@ import trio
 from holdfast.clock import FollowingClock
 from holdfast.core.counters import Counters
 from holdfast.delivery.egress import Guard
-from holdfast.process.ingest_listener import LAST_ANSWERS, Intake
+from holdfast.process.ingest_listener import LAST_ANSWERS, IngestListener
 from holdfast.process.log import setup
 from holdfast.process.random_bits import RandomBits
 from holdfast.split.channel import Channel
@@ -51,7 +51,7 @@ class IngestSide:
         self._store = DistantStore(channel, beginning.last_id, RandomBits())
         self._guard = Guard(settings.config.egress)
         self._guard.own.update(beginning.own)
-        self.intake = Intake(
+        self.intake = IngestListener(
             *settings,
             self._store,
             FollowingClock(beginning.booted_at),

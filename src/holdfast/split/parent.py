@@ -1,8 +1,8 @@
 """The ingest process as the gateway sees it: started, told of settings, answered, asked for its counts, and ended.
 
-It is in the place of an Intake. It is started by exec, never by fork alone: the store is open here. The two live and
-die together: if the ingest process ends unasked, `lost` is set and the gateway ends too; if this process ends, the
-other one sees the end of the channel.
+It replaces an IngestListener. It is started by exec, never by fork alone, because the store is open here. The two
+processes live and die together: if the ingest process ends unasked, `lost` is set and the gateway ends too; if this
+process ends, the other one sees the end of the channel.
 """
 
 import logging
@@ -48,7 +48,8 @@ _logger = logging.getLogger("holdfast")
 
 
 class IngestProcess:
-    """The same face as an Intake. `own` are holdfast's own listeners, `listening` is the one of these that is ingest's.
+    """The same interface as IngestListener. `own` are the gateway's listeners, `listening` is the one for ingest.
+
     `connections` is as of the last `count`.
     """
 
