@@ -4,7 +4,7 @@ import struct
 from collections import defaultdict
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.lane import Heads, wake_at
+from holdfast.core.lane_times import Heads, wake_at
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import expires_at
 from holdfast.core.store_rules import MESSAGE_COST, StoreRules

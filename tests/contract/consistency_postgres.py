@@ -9,7 +9,7 @@ import psycopg
 
 from holdfast.core.budget import class_of
 from holdfast.core.circuit import CircuitState
-from holdfast.core.lane import Heads, wake_at
+from holdfast.core.lane_times import Heads, wake_at
 from holdfast.core.message import Message, MessageId, Standing
 from holdfast.core.ownership import shard_of
 from holdfast.core.store_rules import MESSAGE_COST, StoreRules

@@ -1,13 +1,10 @@
 import pytest
 
-from holdfast.config import build
 from holdfast.core.budget import HostClass
-from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.lane import LOW_WATER, Heads, next_probe, position, wake_at
-from tests.core.build import HOUR, MINUTE, NOW, RULES, entries, entry, lane
+from holdfast.core.circuit import CircuitState
+from holdfast.core.lane import LOW_WATER, next_probe, position
+from tests.core.build import HOUR, NOW, entries, entry, lane
 
-RETRY = build({}).retry
-SPAN = RETRY.expire_after
 DAY = 24 * HOUR
 
 
@@ -115,73 +112,3 @@ def test_a_lane_is_idle_when_nothing_of_it_is_in_memory_under_way_or_being_read(
     known.known[entry().message.id] = HostClass.ANSWERING, 1
     loading.loading = True
     assert [it.is_idle for it in (quiet, known, loading)] == [True, False, False]
-
-
-# expiry
-
-
-@pytest.mark.parametrize("state", [CircuitState.DISABLED, CircuitState.FROZEN])
-@pytest.mark.parametrize("enabled_at", [0, NOW - HOUR, NOW + HOUR])
-def test_the_oldest_of_a_waiting_lane_expires_a_span_after_its_birth_or_the_enabling(state, enabled_at):
-    it = lane(state=state)
-    it.oldest, it.circuit.enabled_at = NOW, enabled_at
-    assert it.expiry_at(RETRY) == max(NOW, enabled_at) + SPAN
-
-
-def test_in_an_enabled_circuit_nothing_expires():
-    it = lane()
-    it.oldest = NOW
-    assert it.expiry_at(RETRY) is None
-
-
-def test_where_nothing_waits_nothing_expires():
-    assert lane(state=CircuitState.FROZEN).expiry_at(RETRY) is None
-
-
-# when a lane on disk needs attention
-
-
-@pytest.mark.parametrize(
-    ("heads", "wake"),
-    [
-        (Heads(waiting=NOW, oldest=NOW), NOW),
-        (Heads(due=NOW + HOUR, oldest=NOW), NOW + HOUR),
-        (Heads(waiting=NOW, due=NOW + HOUR, oldest=NOW), NOW),
-        (Heads(waiting=NOW + HOUR, due=NOW, oldest=NOW), NOW),
-    ],
-)
-def test_an_enabled_lane_wakes_for_the_first_of_its_waiting_and_due_messages(heads, wake):
-    assert wake_at(Circuit(), heads, RULES, RETRY) == wake
-
-
-@pytest.mark.parametrize(
-    ("next_probe_at", "probe_from", "wake"),
-    [
-        (NOW + 10 * MINUTE, 0, NOW + 10 * MINUTE),
-        (NOW + 10 * MINUTE, NOW + HOUR, NOW + HOUR),
-        (NOW + 10 * MINUTE, None, NOW + SPAN),
-        (NOW + SPAN + 1, 0, NOW + SPAN),
-    ],
-)
-def test_a_disabled_lane_wakes_for_its_probe_or_its_first_expiry(next_probe_at, probe_from, wake):
-    circuit = Circuit(state=CircuitState.DISABLED, next_probe_at=next_probe_at)
-    heads = Heads(waiting=NOW, oldest=NOW, probe_from=probe_from)
-    assert wake_at(circuit, heads, RULES, RETRY) == wake
-
-
-def test_a_frozen_lane_wakes_only_for_its_first_expiry():
-    circuit = Circuit(state=CircuitState.FROZEN, enabled_at=NOW + HOUR, next_probe_at=NOW)
-    heads = Heads(waiting=NOW, due=NOW, oldest=NOW, probe_from=0)
-    assert wake_at(circuit, heads, RULES, RETRY) == NOW + HOUR + SPAN
-
-
-@pytest.mark.parametrize("since", [NOW - DAY, NOW + DAY])
-def test_an_enabled_lane_with_nothing_waiting_wakes_7_days_after_its_last_attempt_or_change(since):
-    circuit = Circuit(since=since, last_attempt_at=NOW)
-    assert wake_at(circuit, Heads(), RULES, RETRY) == max(NOW, since) + 7 * DAY
-
-
-@pytest.mark.parametrize("state", [CircuitState.DISABLED, CircuitState.FROZEN])
-def test_only_an_enabled_circuit_is_forgotten(state):
-    """0: nothing but a new message or an operator changes it."""
-    assert wake_at(Circuit(state=state, since=NOW, last_attempt_at=NOW), Heads(), RULES, RETRY) == 0

@@ -211,6 +211,10 @@ class Circuit:
         self.silent_since = now
         return self._apply(Event.OPERATOR_UNFREEZES, rules, now)
 
+    def forget_at(self, rules: CircuitRules) -> int:
+        """When it is forgotten, if it is enabled and nothing is sent to its host until then."""
+        return max(self.last_attempt_at or 0, self.since) + rules.forget_after
+
     @property
     def has_failures(self) -> bool:
         """Whether a lost success would be missed: a kill may cost only successes of hosts that had not failed."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from holdfast.core.budget import HostClass, class_of
-from holdfast.core.circuit import Circuit, CircuitRules, CircuitState
+from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.message import AttemptKind, Entry, MessageId, Standing
-from holdfast.core.schedule import RetryRules, expires_at
 
 LOW_WATER = 32
 """Entries left in memory below which the next batch is read: what starts while that read is under way."""
@@ -264,41 +263,6 @@ class Lane:
         if self.probe_from is None:
             return False
         return max(circuit.next_probe_at or 0, self.probe_from) <= now
-
-    def expiry_at(self, rules: RetryRules) -> int | None:
-        """When its oldest message is dead, if its circuit stays as it is."""
-        if self.oldest is None or not self.hydrated or self.enabled:
-            return None
-        return expires_at(rules, self.oldest, self.circuit.enabled_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The first of each of a lane's indexes on disk; None where the index holds nothing of it.
-
-    `probe_from` is when the first of its messages may be a probe: 0 if one may at any time.
-    """
-
-    waiting: int | None = None
-    due: int | None = None
-    oldest: int | None = None
-    probe_from: int | None = None
-
-
-def wake_at(circuit: Circuit, heads: Heads, rules: CircuitRules, retry: RetryRules, hold_until: int = 0) -> int:
-    """When a lane that is not in memory needs attention next; 0 if only a new message or an operator changes it.
-
-    `hold_until` is what a Retry-After asked for: until then nothing starts.
-    """
-    if heads.oldest is None:
-        forget_at = max(circuit.last_attempt_at or 0, circuit.since) + rules.forget_after
-        return forget_at if circuit.state is CircuitState.ENABLED else 0
-    if circuit.state is CircuitState.ENABLED:
-        return max(hold_until, min(moment for moment in (heads.waiting, heads.due) if moment is not None))
-    expiry = expires_at(retry, heads.oldest, circuit.enabled_at)
-    if circuit.state is CircuitState.FROZEN or heads.probe_from is None:
-        return expiry
-    return min(expiry, max(circuit.next_probe_at or 0, heads.probe_from, hold_until))
 
 
 def position(entry: Entry) -> bytes:

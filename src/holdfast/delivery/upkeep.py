@@ -12,10 +12,10 @@ import trio
 
 from holdfast.clock import Clock, sleep_until
 from holdfast.config import Config
-from holdfast.core.circuit import CircuitState
 from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed, Fenced, StoreUnreachable
 from holdfast.core.lane import Lane
+from holdfast.core.lane_times import LaneStep, grace_ends, quiet_lane_step
 from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
@@ -39,7 +39,6 @@ EVICTION_STEP = 1_024
 """Records that one operation removes for want of room: more than the outcomes of a group can add."""
 CIRCUITS_REST = 10_000
 """Milliseconds between two searches for idle circuits through all circuits."""
-GRACE = 600_000
 SWEEP_AT_MOST_EVERY = 1_000
 
 
@@ -95,64 +94,32 @@ class Upkeep:
     def begin_grace(self) -> None:
         """Nothing expires or is purged for a while from now on, and disabled circuits are probed first."""
         self._started = self._clock.now()
-        self._grace_ends = self._started + min(GRACE, self._config.circuit.probe_every)
+        self._grace_ends = grace_ends(self._started, self._config.circuit)
         self.call()  # What is waited for may be by a time that was set back.
 
     # -- single lanes ------------------------------------------------------------------------------------------------
 
     def consider(self, lane: Lane) -> int | None:
-        """What a lane that the agenda named needs by time. Returns when to look again, if the agenda would say now."""
-        if not lane.hydrated or lane.stale:
-            return None
-        now = self._clock.now()
-        if lane.enabled:
-            return self._consider_forgetting(lane, now)
-        expiry = lane.expiry_at(self._config.retry)
-        if expiry is None or expiry > now:
-            return self._look_for_probe(lane, expiry, now)
-        not_before = self._may_expire_at(lane)
-        if not_before > now:
-            return min(not_before, self._next_probe(lane, now))
-        self._expire(lane, now)
-        return None
-
-    def _look_for_probe(self, lane: Lane, expiry: int | None, now: int) -> int | None:
-        """If all that waits is held, the agenda may have named the lane too early: that it is so is found by a read."""
-        if lane.circuit.state is not CircuitState.DISABLED or lane.probe_from is None or lane.probe_from <= now:
-            return None
-        return min(expiry or NEVER, self._next_probe(lane, now))
-
-    def _consider_forgetting(self, lane: Lane, now: int) -> int | None:
-        circuit = lane.circuit
-        if lane.oldest is not None:
-            return None
-        if max(circuit.last_attempt_at or 0, circuit.since) + self._config.circuit.forget_after <= now:
+        """Does what a lane that the agenda named needs by time. Returns when to look again, if the agenda would say
+        now.
+        """
+        config, now = self._config, self._clock.now()
+        step = quiet_lane_step(
+            lane, now, config.circuit, config.retry, started=self._started, grace_until=self._grace_ends
+        )
+        if step is LaneStep.FORGET:
             self._store.submit(Forget(lane.key, done=lambda gone: self._forgotten(lane.key) if gone else None))
-        elif lane.dirty:
-            self._save(lane)
+        elif step is LaneStep.SAVE:
+            self._store.submit(SaveLane(lane))
+        elif step is LaneStep.EXPIRE:
+            self._expire(lane, now)
+        else:
+            return step
         return None
-
-    def _save(self, lane: Lane) -> None:
-        """The agenda named it by what was last written; writing it anew gives it a new moment."""
-        self._store.submit(SaveLane(lane))
 
     def _forgotten(self, key: str) -> None:
         self._events.log(logging.INFO, "circuit_forgotten", host=masked_lane(key))
         self._dispatcher.forget(key)
-
-    def _next_probe(self, lane: Lane, now: int) -> int:
-        if lane.circuit.state is not CircuitState.DISABLED or lane.probe_from is None:
-            return NEVER
-        return max(lane.circuit.next_probe_at or 0, lane.probe_from, now + 1)
-
-    def _may_expire_at(self, lane: Lane) -> int:
-        """Not in the grace after a start; in a disabled circuit not before a probe of this run."""
-        circuit = lane.circuit
-        # Whatever a circuit was sent after the start that was disabled before it is a probe.
-        is_probed = max(circuit.since, circuit.last_attempt_at or 0) >= self._started
-        if circuit.state is CircuitState.DISABLED and lane.probe_from is not None and not is_probed:
-            return max(self._grace_ends, circuit.next_probe_at or 0, lane.probe_from)
-        return self._grace_ends
 
     def _expire(self, lane: Lane, now: int) -> None:
         def expired(ids: list[MessageId]) -> None:

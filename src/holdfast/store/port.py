@@ -8,14 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed, StoreUnreachable
-from holdfast.core.lane import Heads, Lane
+from holdfast.core.lane import Lane
+from holdfast.core.lane_times import Heads
 from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, MessageState, Place
 from holdfast.core.schedule import Dead, RetryAt
+from holdfast.core.store_rules import StoreRules
 
 Done = Callable[[Any], None]
 
@@ -279,6 +281,11 @@ class LaneRecord(NamedTuple):
     run: int
     hold_until: int
     answers: bool | None = None
+
+    @classmethod
+    def new(cls, key: str, host: str, rules: StoreRules, now: int) -> Self:
+        """The record of a lane that is new, or that can't be read: its circuit begins as enabled now."""
+        return cls(key, host, Circuit.new(now), rules.per_host, rules.run, 0)
 
 
 class LaneQuery(NamedTuple):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.circuit import Circuit
 from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
 from holdfast.core.store_rules import StoreRules
@@ -64,7 +63,7 @@ class GroupWork:
         self._lanes.add(lane)
         key = lane_key(lane)
         if self.transaction.get(Table.LANES, key) is None:
-            record = LaneRecord(lane, host, Circuit.new(self.group.now), self.rules.per_host, self.rules.run, 0)
+            record = LaneRecord.new(lane, host, self.rules, self.group.now)
             self.transaction.put(Table.LANES, key, records.encode_lane(record))
             self.touched.add(lane)
 

@@ -8,7 +8,7 @@ import struct
 
 from holdfast.core.budget import class_of
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.lane import wake_at
+from holdfast.core.lane_times import wake_at
 from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
 from holdfast.core.schedule import expires_at
 from holdfast.core.store_rules import StoreRules

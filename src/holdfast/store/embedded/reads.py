@@ -5,7 +5,8 @@ from collections.abc import Container, Iterator
 from holdfast.core.budget import HostClass
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.lane import Heads, next_probe
+from holdfast.core.lane import next_probe
+from holdfast.core.lane_times import Heads
 from holdfast.core.message import DeadReason, Entry, Message, MessageId, Place, Standing
 from holdfast.store import records
 from holdfast.store.batching import choose_lanes

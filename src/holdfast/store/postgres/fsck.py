@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.lane import wake_at
+from holdfast.core.lane_times import wake_at
 from holdfast.core.message import Message, MessageId, id_text
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
@@ -23,7 +23,7 @@ from holdfast.store.maintenance import Finding, Repaired, delivered_still_here, 
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import ownership, rows
 from holdfast.store.postgres.connection import Connection, pages, retried, snapshot
-from holdfast.store.postgres.lanes import heads_of, new_record, put_circuits
+from holdfast.store.postgres.lanes import heads_of, put_circuits
 from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, Terms, counted_as, reason_of
 from holdfast.store.postgres.shares import FOLDED, Counts, Sums
 from holdfast.store.validation import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
@@ -194,7 +194,11 @@ def _set_right(connection: Connection, audit: Audit) -> None:
 
 def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit) -> None:
     """No record of a lane is written, since its owner may just write one: it is made to look instead."""
-    unknown = [new_record(lane, audit.unknown[lane], audit.terms) for lane in lanes if lane in audit.unknown]
+    unknown = [
+        LaneRecord.new(lane, audit.unknown[lane], audit.terms.rules, audit.terms.now)
+        for lane in lanes
+        if lane in audit.unknown
+    ]
     put_circuits(connection, unknown, audit.terms)
     for lane in lanes:
         if lane in audit.listed:

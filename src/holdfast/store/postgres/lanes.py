@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.budget import class_of
 from holdfast.core.circuit import Circuit, CircuitState
-from holdfast.core.lane import Heads, wake_at
+from holdfast.core.lane_times import Heads, wake_at
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.port import NEVER, LaneRecord
@@ -79,16 +79,11 @@ class TouchedLanes:
             record, encoded = self._given[lane]
         else:
             known = records.lane_or_none(stored)
-            record = known or new_record(lane, known_host or self._hosts[lane], self.terms)
+            record = known or LaneRecord.new(lane, known_host or self._hosts[lane], self.terms.rules, self.terms.now)
             encoded = records.encode_lane(record)
         rules = self.terms.rules
         wake = wake_at(record.circuit, _heads(record.circuit, *queues), rules.circuit, rules.retry, record.hold_until)
         return (*_listed(record), wake, encoded)
-
-
-def new_record(lane: str, host: str, terms: Terms) -> LaneRecord:
-    """For a lane that has no record, or an unreadable one, which is reported when delivery reads it."""
-    return LaneRecord(lane, host, Circuit.new(terms.now), terms.rules.per_host, terms.rules.run, 0)
 
 
 def _heads(circuit: Circuit, waiting: int | None, due: int | None, aging: int | None, is_free: bool | None) -> Heads:

@@ -6,7 +6,8 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.lane import Heads, next_probe
+from holdfast.core.lane import next_probe
+from holdfast.core.lane_times import Heads
 from holdfast.core.message import Entry, MessageId
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
