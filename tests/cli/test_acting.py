@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli import drain, message_actions, switching
+from holdfast.cli.circuits import freeze_text
 from holdfast.cli.main import main
+from holdfast.cli.messages import retry_text
+from holdfast.cli.status import drain_text
 from tests.cli.scripted import Document, Script, circuit, documents, message, problem
 
 Captured = pytest.CaptureFixture[str]
@@ -30,7 +32,7 @@ HOST = "hooks.example.com:443"
     ],
 )
 def test_what_freeze_says(answer: Document, expected: str) -> None:
-    assert switching.render_freeze(answer, NOON) == expected
+    assert freeze_text(answer, NOON) == expected
 
 
 def test_freeze(gateway: Script, capsys: Captured) -> None:
@@ -73,11 +75,11 @@ def test_why(gateway: Script, capsys: Captured) -> None:
             {"result": "due", "message": message(state="held", why="It waits for its circuit.")},
             f"{ID} is due now, but: It waits for its circuit.",
         ),
-        ({"result": "replayed", "message": message()}, f"{ID} has a new life, with all of its retries"),
+        ({"result": "replayed", "message": message()}, f"{ID} is replayed, with all of its retries"),
     ],
 )
 def test_what_retry_says(answer: Document, expected: str) -> None:
-    assert message_actions.render_retry(answer) == expected
+    assert retry_text(answer) == expected
 
 
 def test_retry_and_drop_of_one(gateway: Script, capsys: Captured) -> None:
@@ -109,7 +111,7 @@ def test_what_is_in_flight_is_left_alone(gateway: Script, capsys: Captured, acti
     ],
 )
 def test_what_drain_says(answer: Document, expected: str) -> None:
-    assert drain.render(answer) == expected
+    assert drain_text(answer) == expected
 
 
 def test_drain(gateway: Script, capsys: Captured) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.bulk import STEP
 from holdfast.cli.main import main
-from holdfast.cli.progress import picture
+from holdfast.cli.output import progress
 from tests.cli.scripted import Received, Script, circuit, documents, problem, status
 from tests.cli.terminal import PATIENCE, on_terminal
 
@@ -24,7 +24,7 @@ DROP = "POST /v1/messages/drop"
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.times.wall_clock", lambda: NOON)
+    monkeypatch.setattr("holdfast.cli.output.wall_clock", lambda: NOON)
 
 
 def bodies(gateway: Script) -> list[dict[str, object]]:
@@ -97,7 +97,7 @@ def test_a_failure_on_the_way_says_how_far_it_came(gateway: Script, capsys: Capt
     captured = capsys.readouterr()
     assert (
         captured.out
-        == f"{STEP} dead messages replayed, then it was cut short: the same command goes on with the rest\n"
+        == f"{STEP} dead messages replayed, then it was interrupted: run the same command again for the rest\n"
     )
     assert captured.err == "holdfast: The store failed.\n"
 
@@ -131,10 +131,10 @@ def test_control_c_twice_does_not_wait_for_the_step(gateway: Script) -> None:
         terminal.wait_for("0%  0 of 17 replayed")
         assert step_begun.wait(PATIENCE)
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait_for("finishing this step, Ctrl-C again ends it at once")
+        terminal.wait_for("finishing this step; Ctrl-C again ends it at once")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130
-    assert b"\r\x1b[K0 dead messages replayed, then it was cut short" in terminal.shown
+    assert b"\r\x1b[K0 dead messages replayed, then it was interrupted" in terminal.shown
 
 
 # -- questions -------------------------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ def test_control_c_twice_does_not_wait_for_the_step(gateway: Script) -> None:
 @pytest.mark.parametrize(
     ("command", "question"),
     [
-        (("dead", "drop"), "Drop all 17 dead messages? They are gone for good. [y/N] "),
-        (("messages", "drop"), "Drop everything: 1,204 waiting and 17 dead messages? They are gone for good. [y/N] "),
+        (("dead", "drop"), "Drop all 17 dead messages? This can't be undone. [y/N] "),
+        (("messages", "drop"), "Drop everything: 1,204 waiting and 17 dead messages? This can't be undone. [y/N] "),
     ],
 )
 @pytest.mark.parametrize(("reply", "dropped"), [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False)])
@@ -195,8 +195,8 @@ def test_a_script_without_an_id_drops_nothing(gateway: Script, capsys: Captured)
         (0, 0, "0 done"),
     ],
 )
-def test_picture(count: int, total: int | None, expected: str) -> None:
-    assert picture("done", count, total) == expected
+def test_progress(count: int, total: int | None, expected: str) -> None:
+    assert progress("done", count, total) == expected
 
 
 def test_the_bar_moves_and_goes_away(gateway: Script) -> None:

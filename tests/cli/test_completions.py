@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.completions import tree
+from holdfast.cli.completions import command_tree
 from tests.cli.conftest import EXECUTABLE, Run
 from tests.support import fork_server
 
@@ -28,11 +28,13 @@ def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_command_is_there_with_its_options() -> None:
-    assert [node.words for node in tree()] == [(name,) for name in COMMANDS]
-    actions = {node.words[0]: [each.words[1] for each in node.nodes] for node in tree() if node.nodes}
+    assert [node.words for node in command_tree()] == [(name,) for name in COMMANDS]
+    actions = {node.words[0]: [each.words[1] for each in node.nodes] for node in command_tree() if node.nodes}
     assert actions["messages"] == ["list", "show", "retry", "drop"]
     assert actions["dead"] == ["list", "replay", "drop", "export"]
-    flags = {flag for node in tree() if node.words == ("status",) for each in node.options for flag in each.flags}
+    flags = {
+        flag for node in command_tree() if node.words == ("status",) for each in node.options for flag in each.flags
+    }
     assert flags == {"-h", "--help", "--watch", "--json", "--socket", "--config"}
 
 

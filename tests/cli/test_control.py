@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from holdfast.cli.gateway import PAGE, Gateway
+from holdfast.cli.client import PAGE, ControlClient
 from holdfast.cli.main import main
 from tests.cli.conftest import EXECUTABLE, Run
 from tests.cli.scripted import Answer, Script, circuit, documents, message, problem, status
@@ -135,7 +136,7 @@ def test_a_page_may_be_empty(gateway: Script, capsys: Captured) -> None:
 
 def test_pages_are_fetched_when_they_are_needed(gateway: Script) -> None:
     gateway.answers[f"GET /v1/messages?limit={PAGE}"] = documents({"messages": [message()], "next": ID})
-    with Gateway(Path(gateway.where)) as client:
+    with ControlClient(Namespace(socket=gateway.where)) as client:
         next(client.pages("messages", {"state": None}))
     assert len(gateway.received) == 1
 
@@ -197,7 +198,7 @@ def test_what_is_no_gateway(gateway: Script, capsys: Captured, answer: Answer) -
     gateway.answers["GET /v1/status"] = [answer]
     assert main(["status"]) == 1
     assert capsys.readouterr().err == (
-        f"holdfast: what listens on {gateway.where} does not answer like a holdfast gateway\n"
+        f"holdfast: the server on {gateway.where} does not answer like a holdfast gateway\n"
     )
 
 
@@ -205,7 +206,7 @@ def test_no_socket(holdfast: Run, tmp_path: Path) -> None:
     result = holdfast("status")
     assert (result.returncode, result.stdout) == (1, "")
     missing = f"no gateway is running: there is no socket {tmp_path}/control.sock"
-    hint = "of a gateway with another config: --config FILE, or HOLDFAST_CONFIG"
+    hint = "name a gateway with another config by --config FILE or HOLDFAST_CONFIG"
     assert result.stderr == f"holdfast: {missing} ({hint})\n"
 
 
@@ -215,7 +216,7 @@ def test_a_socket_that_nobody_listens_on(holdfast: Run, tmp_path: Path) -> None:
         server.bind(str(left_over))
     result = holdfast("messages", "list", "--socket", str(left_over))
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == f"holdfast: no gateway is running: nobody listens on {left_over}\n"
+    assert result.stderr == f"holdfast: no gateway is running: nothing listens on {left_over}\n"
 
 
 def test_a_socket_that_is_not_permitted(gateway: Script) -> None:
@@ -231,7 +232,7 @@ def test_a_socket_that_is_not_permitted(gateway: Script) -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
-        f"holdfast: not permitted to use {gateway.where}: run this as the user that the gateway runs as, or as root\n"
+        f"holdfast: not permitted to use {gateway.where}: run this as the gateway's user or as root\n"
     )
 
 
@@ -246,12 +247,12 @@ def test_a_gateway_that_breaks_off(tmp_path: Path, capsys: Captured) -> None:
                 connection.recv(1)
             _, error = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert error.startswith(f"holdfast: the gateway on {path} broke off: ")
+    assert error.startswith(f"holdfast: the gateway on {path} closed the connection: ")
     assert error.count("\n") == 1
 
 
 def test_a_gateway_that_hangs(gateway: Script, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.switching.REPLAY_PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.cli.circuits.BULK_TIMEOUT", 0.05)
     gateway.answers["POST /v1/circuits/a/unfreeze"] = []
     assert main(["unfreeze", "a"]) == 1
     assert capsys.readouterr().err == f"holdfast: the gateway on {gateway.where} did not answer within 0 s\n"

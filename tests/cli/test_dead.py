@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import dead
-from holdfast.cli.gateway import PAGE
+from holdfast.cli.client import PAGE
+from holdfast.cli.dead import dead_row
 from holdfast.cli.main import main
 from tests.cli.conftest import EXECUTABLE
 from tests.cli.scripted import Answer, Document, Script, documents, message, problem, status
@@ -26,7 +26,7 @@ EXPORT = "GET /v1/dead/export?until=2026-01-01T12%3A00%3A00.001Z"
 
 @pytest.fixture(autouse=True)
 def noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.times.wall_clock", lambda: NOON)
+    monkeypatch.setattr("holdfast.cli.output.wall_clock", lambda: NOON)
 
 
 def gone(number: int, minute: int = 0, reason: str = "exhausted") -> Document:
@@ -37,8 +37,8 @@ def gone(number: int, minute: int = 0, reason: str = "exhausted") -> Document:
 def test_row() -> None:
     last = [tried(), tried(number=12, status=503, error=None)]
     expected = ["msg_" + "0" * 31 + "1", "1h ago", "exhausted", "11", "503", "hooks.example.com:443"]
-    assert dead.row({**gone(1), "attempts": last}, NOON) == expected
-    assert dead.row(gone(1, reason="expired"), NOON)[2:5] == ["expired", "11", "-"]
+    assert dead_row({**gone(1), "attempts": last}, NOON) == expected
+    assert dead_row(gone(1, reason="expired"), NOON)[2:5] == ["expired", "11", "-"]
 
 
 def test_list_in_pages(gateway: Script, capsys: Captured) -> None:
@@ -141,7 +141,8 @@ def test_an_export_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None
             out, error = process.communicate(timeout=30)
     assert (process.returncode, out) == (1, b"")
     assert error.decode() == (
-        f"holdfast: the gateway on {tmp_path}/control.sock broke off: it stopped, or nobody read here for too long\n"
+        f"holdfast: the gateway on {tmp_path}/control.sock closed the connection:"
+        " it stopped, or the output was not read for too long\n"
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"dead.jsonl": b"old"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.addresses import dialled, spelled
-from holdfast.cli.failure import Failure
-from holdfast.cli.health import ask
+from holdfast.cli.arguments import format_address, parse_address
+from holdfast.cli.errors import CommandError
+from holdfast.cli.health import check_health
 from holdfast.cli.main import main
 from tests.cli.conftest import Run
 from tests.cli.scripted import Answer, Script, tcp_script
@@ -79,21 +79,21 @@ def test_hanging(holdfast: Run) -> None:
 
 
 def test_dribbling_is_hanging() -> None:
-    with listener(*([b"H"] * 100)) as (host, port), pytest.raises(Failure, match=r"did not answer within 0\.2 s"):
-        ask(host, port, patience=0.2)
+    with listener(*([b"H"] * 100)) as (host, port), pytest.raises(CommandError, match=r"did not answer within 0\.2 s"):
+        check_health(host, port, timeout=0.2)
 
 
 def test_whoever_answers_need_not_hang_up() -> None:
     with listener(b"HTTP/1.1 2", b"00 OK\r\n") as (host, port):
-        ask(host, port)
-    with listener(b"HTTP/1.1 503 X\r\n\r\nwhy") as (host, port), pytest.raises(Failure, match="answered 503 why"):
-        ask(host, port, patience=2.0)
+        check_health(host, port)
+    with listener(b"HTTP/1.1 503 X\r\n\r\nwhy") as (host, port), pytest.raises(CommandError, match="answered 503 why"):
+        check_health(host, port, timeout=2.0)
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-x 200 \r\n", b"HTTP/1.1 2000 OK\r\n", b"HTTP/1.1 200", b"\r\n"])
 def test_what_is_no_200(answer: bytes) -> None:
-    with listener(answer) as (host, port), pytest.raises(Failure):
-        ask(host, port, patience=0.2)
+    with listener(answer) as (host, port), pytest.raises(CommandError):
+        check_health(host, port, timeout=0.2)
 
 
 def test_where_the_address_comes_from(
@@ -138,15 +138,15 @@ def test_a_bad_config(text: str | None, expected: str, tmp_path: Path, capsys: C
         (":8801", ("127.0.0.1", 8801)),
     ],
 )
-def test_dialled(address: str, expected: tuple[str, int]) -> None:
-    assert dialled(address) == expected
+def test_parse_address(address: str, expected: tuple[str, int]) -> None:
+    assert parse_address(address) == expected
 
 
 @pytest.mark.parametrize("address", ["", "8801", "a:", "a:0", "a:65536", "a:1x", "::1:80", "a/b:80", "a b:80", "a@b:1"])
 def test_no_address(address: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
-        dialled(address)
+        parse_address(address)
 
 
-def test_spelled() -> None:
-    assert [spelled("a", 1), spelled("::1", 2)] == ["a:1", "[::1]:2"]
+def test_format_address() -> None:
+    assert [format_address("a", 1), format_address("::1", 2)] == ["a:1", "[::1]:2"]

@@ -147,9 +147,7 @@ def test_what_is_imported(words: list[str], allowed: set[str]) -> None:
         "holdfast.cli",
         "main",
         "commands",
-        "failure",
+        "errors",
         "health",
-        "addresses",
-        "parsing",
-        "text",
+        "arguments",
     }

@@ -90,11 +90,11 @@ def test_fsck_lists_what_it_finds_and_repair_mends_it(holdfast: Run, store: Popu
     assert (result.returncode, result.stderr) == (1, "")
     first, *_, last = result.stdout.splitlines()
     assert first.startswith(f"message {id_text(store['waiting'])}: can't be read: ")
-    assert last == "1 finding; holdfast fsck --repair mends what can be mended"
+    assert last == "1 problem found; holdfast fsck --repair repairs what it can"
     result = holdfast("fsck", "--repair")
     [aside] = store.folder.glob("set-aside-*.jsonl")
     assert (result.returncode, result.stderr) == (0, "")
-    assert f" rows in {aside}\n" in result.stdout
+    assert f" rows to {aside}\n" in result.stdout
     assert result.stdout.endswith("\nthe store is clean\n")
     assert holdfast("fsck").returncode == 0
 

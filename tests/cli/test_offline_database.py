@@ -56,10 +56,10 @@ def test_fsck_tells_what_it_finds_and_mends_what_is_counted(holdfast: Run, moved
     share, circuit, advice = found.stdout.splitlines()
     assert share.startswith("share busy:443: is counted with ")
     assert circuit.startswith("circuit ice:443: is listed as enabled")
-    assert advice == "2 findings; holdfast fsck --repair mends what can be mended"
+    assert advice == "2 problems found; holdfast fsck --repair repairs what it can"
     mended = holdfast("fsck", "--repair")
     assert mended.returncode == 0
-    assert "counted the shares of 1 host anew\n" in mended.stdout
+    assert "counted the shares of 1 host again\n" in mended.stdout
     assert mended.stdout.endswith(CLEAN)
 
 
@@ -71,7 +71,7 @@ def test_what_can_not_be_read_stays_and_is_no_success(holdfast: Run, moved: Popu
     assert f"left out: message {id_text(moved['waiting'])}: " in exported.stderr
     mended = holdfast("fsck", "--repair")
     assert mended.returncode == 1
-    assert mended.stdout.endswith("1 finding left after the repair\n")
+    assert mended.stdout.endswith("1 problem left after the repair\n")
 
 
 def test_what_is_imported_beside_a_fleet_is_delivered_by_it(

@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli import circuits, messages, switching
-from holdfast.cli import status as status_command
-from holdfast.cli.text import WIDTH
+from holdfast.cli.circuits import circuit_details, circuit_row, unfreeze_text
+from holdfast.cli.messages import message_details, message_row, next_step, no_messages
+from holdfast.cli.output import WIDTH
+from holdfast.cli.status import status_lines
 from tests.cli.scripted import attempt, circuit, message, status
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -18,7 +19,7 @@ def text(lines: list[str]) -> str:
 
 
 def test_status_of_a_busy_gateway() -> None:
-    assert text(status_command.render(status(), NOON)) == (
+    assert text(status_lines(status(), NOON)) == (
         """\
 healthy
 gateway   holdfast 0.1.0, process 4242, started 3h ago
@@ -37,7 +38,7 @@ totals    accepted 10,200; refused 3 (store-full 3); delivered 9,000; failed att
 
 def test_status_of_an_idle_gateway() -> None:
     store = {"path": "/s", "used_bytes": 0, "max_bytes": 4 << 30, "waiting": 0, "dead": 0}
-    lines = status_command.render(status(store=store, in_flight=0), NOON)
+    lines = status_lines(status(store=store, in_flight=0), NOON)
     assert lines[2:5] == [
         "store     0 B of 4 GiB used (0%) in /s",
         "waiting   nothing; 0 in flight",
@@ -46,7 +47,7 @@ def test_status_of_an_idle_gateway() -> None:
 
 
 def test_status_without_anything_to_expire() -> None:
-    lines = status_command.render(status(earliest_expiry_at=None, next_due_at=None), NOON)
+    lines = status_lines(status(earliest_expiry_at=None, next_due_at=None), NOON)
     assert "expiry    none: every circuit is enabled" in lines
     assert "next due  -" in lines
 
@@ -62,7 +63,7 @@ def test_status_without_anything_to_expire() -> None:
         ({"ready": False}, "not healthy: not ready: it is starting, or its store failed"),
         (
             {"ready": False, "degraded": ["store_away"]},
-            "not healthy: the database is away: it goes on by itself when that is back",
+            "not healthy: the database is unreachable: delivery resumes by itself when it is back",
         ),
         (
             {"ready": False, "draining": True, "degraded": ["x"]},
@@ -71,44 +72,42 @@ def test_status_without_anything_to_expire() -> None:
     ],
 )
 def test_status_says_why_it_is_not_healthy(changes: dict[str, object], expected: str) -> None:
-    assert status_command.render(status(**changes), NOON)[0] == expected
+    assert status_lines(status(**changes), NOON)[0] == expected
 
 
 def test_status_says_what_waits_on_this_machine_for_the_database() -> None:
     store = {**status()["store"], "spool": 1_234, "spooling_since": "2026-01-01T11:00:00.000Z"}
-    lines = status_command.render(status(store=store), NOON)
+    lines = status_lines(status(store=store), NOON)
     assert "spool     1,234 wait on this machine's disk for the database; the first came 1h ago" in lines
     store = {**store, "spool": 0, "spooling_since": None}
-    assert not [line for line in status_command.render(status(store=store), NOON) if line.startswith("spool")]
+    assert not [line for line in status_lines(status(store=store), NOON) if line.startswith("spool")]
 
 
 @pytest.mark.parametrize(
     ("offset", "line"),
     [
-        (259_199.417, "clock     2 days, 23:59:59 ahead of the wall clock; signatures go by that"),
-        (-2.5, "clock     0:00:02 behind the wall clock; signatures go by that"),
+        (259_199.417, "clock     2 days, 23:59:59 ahead of the wall clock, which signatures use"),
+        (-2.5, "clock     0:00:02 behind the wall clock, which signatures use"),
     ],
 )
 def test_status_says_that_the_clock_is_off(offset: float, line: str) -> None:
-    lines = status_command.render(status(clock={"offset": offset, "off": True}), NOON)
+    lines = status_lines(status(clock={"offset": offset, "off": True}), NOON)
     assert lines[2] == line
     assert len(line) <= 80
 
 
 def test_status_says_nothing_of_a_clock_that_is_right_or_unknown() -> None:
-    assert status_command.render(status(clock={"offset": 0.004, "off": False}), NOON) == status_command.render(
-        status(), NOON
-    )
+    assert status_lines(status(clock={"offset": 0.004, "off": False}), NOON) == status_lines(status(), NOON)
 
 
 def test_status_of_a_replica_says_what_it_does() -> None:
-    lines = status_command.render(status(role="ingest"), NOON)
+    lines = status_lines(status(role="ingest"), NOON)
     assert lines[1].endswith(", role ingest")
 
 
 def test_status_in_colour() -> None:
-    assert status_command.render(status(), NOON, colour=True)[0] == "\x1b[32mhealthy\x1b[0m"
-    assert status_command.render(status(ready=False), NOON, colour=True)[0].startswith("\x1b[31mnot healthy\x1b[0m: ")
+    assert status_lines(status(), NOON, colour=True)[0] == "\x1b[32mhealthy\x1b[0m"
+    assert status_lines(status(ready=False), NOON, colour=True)[0].startswith("\x1b[31mnot healthy\x1b[0m: ")
 
 
 def test_circuit_row() -> None:
@@ -120,7 +119,7 @@ def test_circuit_row() -> None:
         window={"attempts": 400, "failures": 380},
         next_probe_at="2026-01-01T12:04:14.000Z",
     )
-    assert circuits.row(disabled, NOON) == [
+    assert circuit_row(disabled, NOON) == [
         "disabled",
         "3h ago",
         "failure_rate",
@@ -141,7 +140,7 @@ def test_disabled_circuit_at_length() -> None:
         next_probe_at="2026-01-01T12:04:14.000Z",
         last_success_at=None,
     )
-    assert text(circuits.render(disabled, NOON)) == (
+    assert text(circuit_details(disabled, NOON)) == (
         """\
 hooks.example.com:443 is disabled: too large a part of its attempts failed
 since          2026-01-01 09:00:00 UTC (3h ago)
@@ -157,10 +156,10 @@ dead           0 messages
 
 
 def test_enabled_and_frozen_circuits_at_length() -> None:
-    enabled = circuits.render(circuit(), NOON)
+    enabled = circuit_details(circuit(), NOON)
     assert enabled[0] == "hooks.example.com:443 is enabled"
     assert enabled[2] == "sends          everything, at most 16 at once"
-    frozen = circuits.render(circuit(state="frozen", reason="operator"), NOON, colour=True)
+    frozen = circuit_details(circuit(state="frozen", reason="operator"), NOON, colour=True)
     assert frozen[0] == "hooks.example.com:443 is \x1b[31mfrozen\x1b[0m: an operator froze it"
     assert frozen[2] == "sends          nothing, until: holdfast unfreeze hooks.example.com:443"
 
@@ -177,11 +176,11 @@ def test_enabled_and_frozen_circuits_at_length() -> None:
     ],
 )
 def test_unfreeze(answer: dict[str, object], expected: str) -> None:
-    assert switching.render_unfreeze(answer) == expected
+    assert unfreeze_text(answer) == expected
 
 
 def test_message_rows() -> None:
-    assert messages.row(message(), NOON) == [
+    assert message_row(message(), NOON) == [
         "msg_00000000000000000000000000000001",
         "retrying",
         "3h ago",
@@ -190,8 +189,8 @@ def test_message_rows() -> None:
         "hooks.example.com:443",
     ]
     dead = message(state="dead", dead_reason="exhausted", next_attempt_at=None)
-    assert messages.row(dead, NOON)[4] == "exhausted"
-    assert messages.row(message(state="held"), NOON)[4] == "circuit"
+    assert message_row(dead, NOON)[4] == "exhausted"
+    assert message_row(message(state="held"), NOON)[4] == "circuit"
 
 
 def test_message_with_its_attempts() -> None:
@@ -209,7 +208,7 @@ def test_message_with_its_attempts() -> None:
         ),
         attempt(number=3, kind="probe", error="egress_denied", detail="a word " * 12, fault="here", address=None),
     ]
-    assert text(messages.render(message(route="billing", attempts=tried), NOON)) == (
+    assert text(message_details(message(route="billing", attempts=tried), NOON)) == (
         """\
 msg_00000000000000000000000000000001 is retrying
 target    POST https://hooks.example.com/in/7?x=1
@@ -236,7 +235,7 @@ def test_message_at_its_end() -> None:
     dead = message(
         state="dead", retry=11, dead_reason="exhausted", next_attempt_at=None, finished_at="2026-01-01T11:00:00.000Z"
     )
-    lines = messages.render(dead, NOON)
+    lines = message_details(dead, NOON)
     assert lines[0] == "msg_00000000000000000000000000000001 is dead"
     assert lines[6] == "finished  2026-01-01 11:00:00 UTC (1h ago)"
     assert lines[8] == "no failed attempts"
@@ -255,12 +254,12 @@ def test_message_at_its_end() -> None:
         (
             {"state": "dead", "dead_reason": "expired"},
             "nothing, its circuit let nothing through for too long; holdfast messages retry "
-            "msg_00000000000000000000000000000001 gives it a new life",
+            "msg_00000000000000000000000000000001 replays it",
         ),
     ],
 )
 def test_what_comes_next(changes: dict[str, object], expected: str) -> None:
-    assert messages.upcoming(message(1, **changes), NOON) == expected
+    assert next_step(message(1, **changes), NOON) == expected
 
 
 @pytest.mark.parametrize(
@@ -273,4 +272,4 @@ def test_what_comes_next(changes: dict[str, object], expected: str) -> None:
     ],
 )
 def test_no_messages(state: str | None, host: str | None, expected: str) -> None:
-    assert messages.nothing_found(state, host) == expected
+    assert no_messages(state, host) == expected

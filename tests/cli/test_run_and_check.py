@@ -90,7 +90,7 @@ def test_check_without_any_config(capsys: Captured, tmp_path: Path) -> None:
     assert main(["check"]) == 0
     assert capsys.readouterr().out == (
         f"""\
-ok: no config at all, the defaults
+ok: no config, only defaults
 store    {tmp_path}
 ingest   127.0.0.1:8800
 status   127.0.0.1:8801

@@ -140,7 +140,7 @@ def test_something_else_listens_there(ingest: Script, capsys: Captured) -> None:
     ingest.answers["POST /"] = [Answer(200, b"hello")]
     assert main(["send", URL, "--to", ingest.where]) == 1
     assert capsys.readouterr().err == (
-        f"holdfast: what listens on {ingest.where} does not answer like a holdfast gateway\n"
+        f"holdfast: the server on {ingest.where} does not answer like a holdfast gateway\n"
     )
 
 
@@ -150,7 +150,7 @@ def test_nobody_is_there(holdfast: Run) -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         result = holdfast("send", URL, "--to", address)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == f"holdfast: no gateway is running: nobody listens on {address}\n"
+    assert result.stderr == f"holdfast: no gateway is running: nothing listens on {address}\n"
 
 
 def test_files_that_are_no_use(capsys: Captured, tmp_path: Path) -> None:

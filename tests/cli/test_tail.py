@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.tail import render
+from holdfast.cli.tail import event_line
 from tests.cli.scripted import Answer, Document, Script, problem
 
 Captured = pytest.CaptureFixture[str]
@@ -61,13 +61,13 @@ ABOUT = {"message": ID, "host": "a.example:443", "target": "https://a.example/#0
     ],
 )  # fmt: skip
 def test_an_event_on_one_line(event: str, fields: Document, expected: str) -> None:
-    assert render({"time": TIME, "event": event, **fields}) == f"12:00:03.120  {expected}"
+    assert event_line({"time": TIME, "event": event, **fields}) == f"12:00:03.120  {expected}"
 
 
 def test_lost_events_are_told() -> None:
-    expected = "events_lost       1,203 events not shown: they came faster than they were read here"
-    assert render({"event": "events_lost", "count": 1_203}) == " " * 14 + expected
-    assert "\x1b[31mevents_lost     \x1b[0m" in render({"event": "events_lost", "count": 1}, colour=True)
+    expected = "events_lost       1,203 events not shown: they came faster than they were read"
+    assert event_line({"event": "events_lost", "count": 1_203}) == " " * 14 + expected
+    assert "\x1b[31mevents_lost     \x1b[0m" in event_line({"event": "events_lost", "count": 1}, colour=True)
 
 
 def test_tail(gateway: Script, capsys: Captured) -> None:

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from holdfast.cli.gateway import PAGE
+from holdfast.cli.client import PAGE
 from holdfast.cli.main import main
-from holdfast.cli.watching import fitted
+from holdfast.cli.output import fitted
 from tests.cli.scripted import Script, circuit, documents, problem, status
 from tests.cli.terminal import on_terminal
 
@@ -18,7 +18,7 @@ LIST = f"GET /v1/circuits?limit={PAGE}"
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.watching.EVERY", 0.0)
+    monkeypatch.setattr("holdfast.cli.output.WATCH_INTERVAL", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,29 @@
-"""`holdfast circuits`: the hosts that are sent to, how each is doing, and why."""
+"""`holdfast circuits`, `freeze`, `unfreeze` and `probe`."""
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 
-from holdfast.cli.gateway import PAGE, Document, Gateway, segment
-from holdfast.cli.parsing import add_control, add_watch, command_parser
-from holdfast.cli.settings import control_socket
-from holdfast.cli.text import Table, clean, colour_wanted, count, facts, painted
-from holdfast.cli.times import absolute, relative
-from holdfast.cli.watching import show
+from holdfast.cli.arguments import add_control, add_watch, command_parser, name
+from holdfast.cli.client import BULK_TIMEOUT, PAGE, ControlClient, Document, segment
+from holdfast.cli.errors import clean
+from holdfast.cli.output import (
+    Table,
+    absolute,
+    colour_wanted,
+    count,
+    facts,
+    list_lines,
+    painted,
+    relative,
+    show,
+)
 
 STATES = ("enabled", "disabled", "frozen")
 
 _HEADINGS = ("STATE", "SINCE", "WHY", "WAITING", "DEAD", "FAILED", "PROBE", "HOST")
-_RIGHT = ("WAITING", "DEAD", "FAILED")
 _REASONS = {
     "failure_rate": "too large a part of its attempts failed",
     "consecutive_failures": "too many failures in a row",
@@ -24,51 +31,55 @@ _REASONS = {
     "consecutive_limit": "far too many failures in a row",
     "operator": "an operator froze it",
 }
+_HOST = "a circuit's key, or a host without its port"
+
+
+# -- circuits --------------------------------------------------------------------------------------------------------
 
 
 def circuits(arguments: list[str]) -> int:
     parser = command_parser("circuits")
-    parser.add_argument("host", nargs="?", metavar="HOST", help="show only this one, at length")
+    parser.add_argument("host", nargs="?", metavar="HOST", help="show only this one, in detail")
     parser.add_argument("--state", choices=STATES, help="list only circuits in this state")
     add_watch(parser)
     add_control(parser)
     options = parser.parse_args(arguments)
     if options.host is not None and options.state:
         parser.error("--state goes with the list, not with a HOST")
-    with Gateway(control_socket(options.socket, options.config)) as gateway:
+    with ControlClient(options) as client:
         if options.host is not None:
-            show(lambda: _one(gateway, options.host, options.json), watch=options.watch, as_json=options.json)
+            show(lambda: _one(client, options), watch=options.watch, as_json=options.json)
         elif options.watch:
-            show(lambda: _watched(gateway, options.state, options.json), watch=True, as_json=options.json)
+            show(lambda: _whole_list(client, options), watch=True, as_json=options.json)
         else:
-            for lines in _pages(gateway, options.state, options.json):
+            for lines in _list(client, options):
                 print("\n".join(lines), flush=True)
     return 0
 
 
-def _one(gateway: Gateway, host: str, as_json: bool) -> list[str]:
-    document = gateway.get(f"/v1/circuits/{segment(host)}")
-    return [json.dumps(document)] if as_json else render(document, gateway.now(), colour_wanted())
+def _one(client: ControlClient, options: argparse.Namespace) -> list[str]:
+    document = client.get(f"/v1/circuits/{segment(options.host)}")
+    return [json.dumps(document)] if options.json else circuit_details(document, client.now(), colour_wanted())
 
 
-def _watched(gateway: Gateway, state: str | None, as_json: bool) -> list[str]:
-    """All of the list, but no more of it than a screen may show: it is asked for every 2 s."""
-    limit = PAGE if sys.stdout.isatty() and not as_json else None
-    return [line for lines in _pages(gateway, state, as_json, limit) for line in lines]
+def _whole_list(client: ControlClient, options: argparse.Namespace) -> list[str]:
+    # It is requested every 2 s, and no screen shows more than a page of it.
+    limit = PAGE if sys.stdout.isatty() and not options.json else None
+    return [line for lines in _list(client, options, limit) for line in lines]
 
 
-def _pages(gateway: Gateway, state: str | None, as_json: bool, limit: int | None = None) -> Iterator[list[str]]:
-    table = Table(_HEADINGS, right=_RIGHT, colour=colour_wanted())
-    found = False
-    for page in gateway.pages("circuits", {"state": state}, limit):
-        if page:
-            found = True
-            yield [*map(json.dumps, page)] if as_json else table.lines(map(partial(row, now=gateway.now()), page))
-    if not found and not as_json:
-        yield [f"no {state} circuits" if state else "no circuits yet"]
+def _list(client: ControlClient, options: argparse.Namespace, limit: int | None = None) -> Iterator[list[str]]:
+    return list_lines(
+        client.pages("circuits", {"state": options.state}, limit),
+        Table(_HEADINGS, right=("WAITING", "DEAD", "FAILED"), colour=colour_wanted()),
+        circuit_row,
+        client.now,
+        as_json=options.json,
+        none_found=f"no {options.state} circuits" if options.state else "no circuits yet",
+    )
 
 
-def row(circuit: Document, now: datetime) -> list[str]:
+def circuit_row(circuit: Document, now: datetime) -> list[str]:
     window = circuit["window"]
     return [
         circuit["state"],
@@ -82,8 +93,7 @@ def row(circuit: Document, now: datetime) -> list[str]:
     ]
 
 
-def render(circuit: Document, now: datetime, colour: bool = False) -> list[str]:
-    """One circuit at length."""
+def circuit_details(circuit: Document, now: datetime, colour: bool = False) -> list[str]:
     state, window = circuit["state"], circuit["window"]
     why = f": {_REASONS.get(circuit['reason'], circuit['reason'])}" if circuit["reason"] else ""
     last_success = circuit["last_success_at"]
@@ -111,3 +121,81 @@ def _sends(circuit: Document, now: datetime) -> str:
         return f"nothing, until: holdfast unfreeze {circuit['host']}"
     probe = circuit["next_probe_at"]
     return f"one probe at a time, the next {relative(probe, now)}" if probe else "one probe at a time"
+
+
+# -- freeze, unfreeze, probe -----------------------------------------------------------------------------------------
+
+
+def freeze(arguments: list[str]) -> int:
+    parser = command_parser("freeze")
+    parser.add_argument("host", metavar="HOST", type=name, help=f"{_HOST}; HOST:PORT also names one not seen yet")
+    add_control(parser)
+    options = parser.parse_args(arguments)
+    with ControlClient(options) as client:
+        now = client.now()
+        answer = client.post(f"/v1/circuits/{segment(options.host)}/freeze", {})
+    print(json.dumps(answer) if options.json else clean(freeze_text(answer, now)))
+    return 0
+
+
+def freeze_text(answer: Document, now: datetime) -> str:
+    circuit, expiry = answer["circuit"], answer["messages_expire_from"]
+    state = "is frozen" if answer["changed"] else "was frozen already"
+    if expiry is None:
+        waiting = "no message waits for it, so none expires yet"
+    else:
+        waiting = f"{count(circuit['waiting'], 'message')} waiting, expiring from {absolute(expiry, now)} on"
+    return f"{circuit['host']} {state}; {waiting}"
+
+
+def unfreeze(arguments: list[str]) -> int:
+    parser = command_parser("unfreeze")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("host", nargs="?", metavar="HOST", type=name, help=_HOST)
+    which.add_argument("--all", action="store_true", help="every frozen circuit")
+    parser.add_argument("--replay-dead", action="store_true", help="also replay its dead messages")
+    add_control(parser)
+    options = parser.parse_args(arguments)
+    body = {"replay_dead": True} if options.replay_dead else {}
+    with ControlClient(options) as client:
+        hosts = _frozen(client) if options.all else iter([options.host])
+        answer = None
+        for host in hosts:
+            answer = client.post(f"/v1/circuits/{segment(host)}/unfreeze", body, BULK_TIMEOUT)
+            print(json.dumps(answer) if options.json else clean(unfreeze_text(answer)))
+    if answer is None and not options.json:
+        print("no frozen circuits")
+    return 0
+
+
+def _frozen(client: ControlClient) -> Iterator[str]:
+    # Pages are sorted by key, so unfreezing the circuits of one page does not shift the next.
+    for page in client.pages("circuits", {"state": "frozen"}):
+        yield from (circuit["host"] for circuit in page)
+
+
+def unfreeze_text(answer: Document) -> str:
+    circuit = answer["circuit"]
+    parts = [f"{circuit['host']} {'is enabled again' if answer['changed'] else 'was enabled already'}"]
+    if answer["replayed"]:
+        parts.append(f"{count(answer['replayed'], 'dead message')} replayed")
+    if circuit["waiting"]:
+        parts.append(f"{count(circuit['waiting'], 'message')} waiting")
+    return "; ".join(parts)
+
+
+def probe(arguments: list[str]) -> int:
+    parser = command_parser("probe")
+    parser.add_argument("host", metavar="HOST", type=name, help=_HOST)
+    add_control(parser)
+    options = parser.parse_args(arguments)
+    with ControlClient(options) as client:
+        answer = client.post(f"/v1/circuits/{segment(options.host)}/probe", {})
+    print(json.dumps(answer) if options.json else clean(probe_text(answer)))
+    return 0
+
+
+def probe_text(answer: Document) -> str:
+    circuit = answer["circuit"]
+    what = "is probed now" if circuit["waiting"] else "has nothing waiting: the next message to arrive is the probe"
+    return f"{circuit['host']} {what}"

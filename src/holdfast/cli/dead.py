@@ -1,149 +1,164 @@
-"""`holdfast dead`: what could not be delivered: listed, given a new life, dropped, or written out whole."""
+"""`holdfast dead`: list, replay, drop and export dead messages."""
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from functools import partial
+from typing import IO
 from urllib.parse import urlencode
 
-from holdfast.cli import exporting
-from holdfast.cli.bulk import Bulk, carry_out
-from holdfast.cli.failure import Failure
-from holdfast.cli.filters import add_yes, any_given, confirm, no_later, when
-from holdfast.cli.gateway import Document, Gateway, segment
-from holdfast.cli.parsing import Parser, add_action, add_control, command_parser, name, positive
-from holdfast.cli.progress import bar_wanted
-from holdfast.cli.settings import control_socket
-from holdfast.cli.text import Table, clean, count, human_size
-from holdfast.cli.times import parse_moment, relative, resolved, spelled_out
+from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, name
+from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, carry_out, confirm, known_total, no_later, when
+from holdfast.cli.client import ControlClient, Document
+from holdfast.cli.errors import CommandError, clean
+from holdfast.cli.output import (
+    ProgressBar,
+    Table,
+    count,
+    human_size,
+    list_lines,
+    parse_moment,
+    relative,
+    resolved,
+    timestamp,
+)
 from holdfast.core.message import DeadReason
+from holdfast.store.files import CannotWrite, written_beside
 
 _HEADINGS = ("ID", "DIED", "REASON", "RETRIES", "LAST", "HOST")
 _FILTERS = ("host", "since", "until", "reason")
-_NARROW = ("since", "until", "reason")
+_UNCOUNTED_FILTERS = ("since", "until", "reason")
+_STDOUT = "-"
 
 
 def dead(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    with Gateway(control_socket(options.socket, options.config)) as gateway:
-        match options.action:
-            case "list":
-                _list(gateway, options)
-            case "export":
-                _export(gateway, options)
-            case _:
-                _in_bulk(gateway, options)
+    with ControlClient(options) as client:
+        options.act(client, options)
     return 0
 
 
 def _parser() -> Parser:
     parser = command_parser("dead")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|replay|drop|export")
+    actions = parser.add_subparsers(required=True, metavar="list|replay|drop|export")
     listing = add_action(actions, "list", "list dead messages", "holdfast dead list --since 2h --reason exhausted")
+    listing.set_defaults(act=_list)
     replaying = add_action(
         actions,
         "replay",
-        "give dead messages a new life, with all of their retries",
+        "replay dead messages, with all of their retries",
         "holdfast dead replay --host hooks.example.com --since 2026-01-31T12:00:00Z",
     )
+    replaying.set_defaults(act=_replay)
     dropping = add_action(actions, "drop", "drop dead messages for good", "holdfast dead drop --until 7d")
-    export = add_action(
+    dropping.set_defaults(act=_drop)
+    exporting = add_action(
         actions,
         "export",
-        "write dead messages to a file, with headers and bodies: nothing is redacted",
+        "write dead messages to a file, with headers and bodies, unredacted",
         "holdfast dead export dead.jsonl --host hooks.example.com",
     )
-    export.add_argument("file", metavar="FILE", type=name, help="the file, made readable to you only; - for stdout")
-    for action in (listing, replaying, dropping, export):
+    exporting.set_defaults(act=_export, limit=None)
+    exporting.add_argument("file", metavar="FILE", type=name, help="the file, readable by you only; - for stdout")
+    for action in (listing, replaying, dropping, exporting):
         _add_filters(action)
-    for action in (listing, replaying, dropping):
-        action.add_argument("--limit", metavar="N", type=positive, help="at most this many (default: all)")
-    add_yes(dropping)
-    for action in (listing, replaying, dropping, export):
+        if action is not exporting:
+            add_limit(action)
+        if action is dropping:
+            add_yes(action)
         add_control(action)
     return parser
 
 
 def _add_filters(parser: Parser) -> None:
+    since = "only those that died then or later: RFC 3339, or 2h for 2 hours ago"
     parser.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
-    parser.add_argument(
-        "--since", metavar="TIME", type=when, help="that died then or later: RFC 3339, or 2h for 2 hours ago"
-    )
-    parser.add_argument("--until", metavar="TIME", type=when, help="that died before then")
-    parser.add_argument("--reason", choices=[reason.value for reason in DeadReason], help="that died of this")
+    parser.add_argument("--since", metavar="TIME", type=when, help=since)
+    parser.add_argument("--until", metavar="TIME", type=when, help="only those that died before then")
+    parser.add_argument("--reason", choices=[reason.value for reason in DeadReason], help="only those that died of it")
 
 
-def filter_of(options: argparse.Namespace, now: datetime) -> dict[str, str]:
-    """What the gateway is asked for; never what dies from now on."""
+def dead_filter(options: argparse.Namespace, now: datetime) -> dict[str, str]:
+    """The filter of the request. It never matches messages that die from now on."""
     wanted = {field: value for field in ("host", "reason") if (value := getattr(options, field))}
     if options.since is not None:
-        wanted["since"] = spelled_out(resolved(options.since, now))
+        wanted["since"] = timestamp(resolved(options.since, now))
     return wanted | {"until": no_later(options.until, now)}
+
+
+def _known_total(client: ControlClient, options: argparse.Namespace) -> int | None:
+    if any_given(options, _UNCOUNTED_FILTERS):
+        return None
+    return known_total(client, options.host, ["dead"], options.limit)
 
 
 # -- replay and drop -------------------------------------------------------------------------------------------------
 
 
-def _in_bulk(gateway: Gateway, options: argparse.Namespace) -> None:
-    if options.action == "drop" and not options.yes and not any_given(options, _FILTERS):
-        confirm(f"Drop all {count(gateway.get('/v1/status')['store']['dead'], 'dead message')}?")
-    verb = "replayed" if options.action == "replay" else "dropped"
-    body = filter_of(options, gateway.now())
-    bulk = Bulk(f"/v1/dead/{options.action}", verb, "dead message", body, options.limit)
-    carry_out(gateway, bulk, _total(gateway, options, options.limit), options.json)
+def _replay(client: ControlClient, options: argparse.Namespace) -> None:
+    bulk = Bulk("/v1/dead/replay", "replayed", "dead message", dead_filter(options, client.now()), options.limit)
+    carry_out(client, bulk, _known_total(client, options), options.json)
 
 
-def _total(gateway: Gateway, options: argparse.Namespace, limit: int | None) -> int | None:
-    """How many it will be, where that is known beforehand and anyone looks."""
-    if not bar_wanted() or any_given(options, _NARROW):
-        return None
-    try:
-        there: int = (
-            gateway.get(f"/v1/circuits/{segment(options.host)}")["dead"]
-            if options.host
-            else gateway.get("/v1/status")["store"]["dead"]
-        )
-    except Failure:  # a host that was forgotten may still have dead messages; any other trouble comes up again
-        return None
-    return there if limit is None else min(there, limit)
+def _drop(client: ControlClient, options: argparse.Namespace) -> None:
+    if not options.yes and not any_given(options, _FILTERS):
+        confirm(f"Drop all {count(client.get('/v1/status')['store']['dead'], 'dead message')}?")
+    bulk = Bulk("/v1/dead/drop", "dropped", "dead message", dead_filter(options, client.now()), options.limit)
+    carry_out(client, bulk, _known_total(client, options), options.json)
 
 
 # -- export ----------------------------------------------------------------------------------------------------------
 
 
-def _export(gateway: Gateway, options: argparse.Namespace) -> None:
-    query = urlencode(filter_of(options, gateway.now()), errors="surrogateescape")
-    lines = gateway.lines(f"/v1/dead/export?{query}")
-    if options.file == exporting.STDOUT:
-        exporting.write_out(lines)
+def _export(client: ControlClient, options: argparse.Namespace) -> None:
+    query = urlencode(dead_filter(options, client.now()), errors="surrogateescape")
+    lines = client.lines(f"/v1/dead/export?{query}")
+    if options.file == _STDOUT:
+        for line in lines:
+            sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
         return
-    number, size = exporting.write_file(options.file, lines, _total(gateway, options, None))
+    try:
+        # The old content of the file stays until all of the new one is on disk.
+        with written_beside(options.file) as file:
+            number, size = _write(file, lines, _known_total(client, options))
+    except CannotWrite as error:
+        raise CommandError(str(error)) from error
     if options.json:
         print(json.dumps({"exported": number, "bytes": size, "file": options.file}))
     else:
         print(clean(f"{count(number, 'dead message')} exported to {options.file} ({human_size(size)})"))
 
 
+def _write(file: IO[bytes], lines: Iterable[bytes], total: int | None) -> tuple[int, int]:
+    """Returns the number of lines and bytes."""
+    number = 0
+    with ProgressBar("exported", total) as bar:
+        for number, line in enumerate(lines, 1):
+            file.write(line + b"\n")
+            if not number % 100:
+                bar.show(number)
+    file.flush()
+    return number, file.tell()
+
+
 # -- list ------------------------------------------------------------------------------------------------------------
 
 
-def _list(gateway: Gateway, options: argparse.Namespace) -> None:
-    """In pages of the message list, without bodies, so that a reader may take its time: a stream would be cut off."""
+def _list(client: ControlClient, options: argparse.Namespace) -> None:
+    # By pages of the message list: the stream of the export is cut off if its reader pauses.
+    none_found = "no such dead messages" if any_given(options, _FILTERS) else "no dead messages"
     table = Table(_HEADINGS, right=("RETRIES",))
-    found = False
-    for page in _pages(gateway, options):
-        found = True
-        lines = map(json.dumps, page) if options.json else table.lines(map(partial(row, now=gateway.now()), page))
+    pages = _matching_pages(client, options)
+    for lines in list_lines(pages, table, dead_row, client.now, as_json=options.json, none_found=none_found):
         print("\n".join(lines), flush=True)
-    if not found and not options.json:
-        print("no such dead messages" if any_given(options, _FILTERS) else "no dead messages")
 
 
-def _pages(gateway: Gateway, options: argparse.Namespace) -> Iterator[list[Document]]:
-    select, left = filter_of(options, gateway.now()), options.limit
-    for page in gateway.pages("messages", {"state": "dead", "host": options.host}):
-        matching = [message for message in page if is_meant(message, select)][:left]
+def _matching_pages(client: ControlClient, options: argparse.Namespace) -> Iterator[list[Document]]:
+    wanted, left = dead_filter(options, client.now()), options.limit
+    for page in client.pages("messages", {"state": "dead", "host": options.host}):
+        matching = [message for message in page if matches(message, wanted)][:left]
         if matching:
             yield matching
         if left is not None:
@@ -152,17 +167,17 @@ def _pages(gateway: Gateway, options: argparse.Namespace) -> Iterator[list[Docum
                 return
 
 
-def is_meant(message: Document, select: dict[str, str]) -> bool:
-    """Whether replay and drop would take it too."""
+def matches(message: Document, wanted: dict[str, str]) -> bool:
+    """Applies the filter as replay and drop do."""
     died = parse_moment(message["finished_at"])
     return (
-        select.get("reason") in (None, message["dead_reason"])
-        and ("since" not in select or died >= parse_moment(select["since"]))
-        and died < parse_moment(select["until"])
+        wanted.get("reason") in (None, message["dead_reason"])
+        and ("since" not in wanted or died >= parse_moment(wanted["since"]))
+        and died < parse_moment(wanted["until"])
     )
 
 
-def row(message: Document, now: datetime) -> list[str]:
+def dead_row(message: Document, now: datetime) -> list[str]:
     last = message["attempts"][-1] if message["attempts"] else None
     return [
         message["id"],

@@ -6,9 +6,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.cli.failure import Failure
-from holdfast.cli.parsing import add_json, command_parser
-from holdfast.cli.text import WIDTH, clean, colour_wanted, count, painted, wrapped
+from holdfast.cli.arguments import add_json, command_parser
+from holdfast.cli.errors import CommandError, clean
+from holdfast.cli.output import WIDTH, colour_wanted, count, painted, wrapped
 
 SIGNALLED = 128
 """Shells add the signal's number to this."""
@@ -33,9 +33,9 @@ def demo(arguments: list[str]) -> int:
     except Stopped as stopped:
         return SIGNALLED + stopped.number
     except PromiseBroken as broken:
-        raise Failure(f"a promise was broken: {broken}") from broken
+        raise CommandError(f"a promise was broken: {broken}") from broken
     except StoreUnusable as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     teller.end(asdict(summary))
     return 0
 

@@ -1,16 +1,16 @@
-"""`holdfast health`: an exit status for exec probes, which run it every few seconds. It imports next to nothing:
-a raw socket, one line of HTTP. It says something only when the gateway is not healthy.
+"""`holdfast health`: an exit status for exec probes. It prints something only if the gateway is not healthy.
+
+A probe runs it every few seconds, so it imports next to nothing and speaks HTTP on a raw socket.
 """
 
 import os
 import socket
-from time import monotonic  # noqa: TID251  one deadline over all reads; the gateway's clock needs trio
+from time import monotonic  # noqa: TID251  one deadline for all reads; the gateway's clock needs trio
 
-from holdfast.cli.addresses import dialled, spelled
-from holdfast.cli.failure import Failure
-from holdfast.cli.parsing import add_config, command_parser
+from holdfast.cli.arguments import add_config, command_parser, format_address, parse_address
+from holdfast.cli.errors import CommandError
 
-PATIENCE = 3.0
+TIMEOUT = 3.0
 
 _DEFAULT = "127.0.0.1:8801"
 _VARIABLE = "HOLDFAST_LISTEN__STATUS"
@@ -26,39 +26,39 @@ def health(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     address = options.status or os.environ.get(_VARIABLE) or _configured(options.config)
     try:
-        host, port = dialled(address)
+        host, port = parse_address(address)
     except ValueError as error:
-        raise Failure(str(error)) from None
-    ask(host, port)
+        raise CommandError(str(error)) from None
+    check_health(host, port)
     return 0
 
 
-def ask(host: str, port: int, patience: float = PATIENCE) -> None:
-    """Returns if the gateway says that it is healthy; else the Failure says why not."""
-    where = spelled(host, port)
+def check_health(host: str, port: int, timeout: float = TIMEOUT) -> None:
+    """Returns if the gateway is healthy, else raises a CommandError that says why not."""
+    where = format_address(host, port)
     try:
-        status, answer = _answer(host, port, monotonic() + patience)
+        status, answer = _answer(host, port, monotonic() + timeout)
     except TimeoutError:
-        raise Failure(f"not healthy: {where} did not answer within {patience:g} s") from None
+        raise CommandError(f"not healthy: {where} did not answer within {timeout:g} s") from None
     except OSError as error:
-        raise Failure(f"not healthy: {where}: {error.strerror or error}") from None
+        raise CommandError(f"not healthy: {where}: {error.strerror or error}") from None
     if status != b"200":
         shown = (status + b" " + answer.partition(b"\r\n\r\n")[2].strip()).decode("utf-8", "replace")
-        raise Failure(f"not healthy: {where} answered {shown.strip() or 'nothing'}")
+        raise CommandError(f"not healthy: {where} answered {shown.strip() or 'nothing'}")
 
 
 def _answer(host: str, port: int, deadline: float) -> tuple[bytes, bytes]:
-    """The status of the answer and all of it; of a good one, no more than it takes to know."""
+    """The status code and the whole answer; after a 200 the rest is not read."""
     answer = b""
     with socket.create_connection((host, port), _left(deadline)) as connection:
-        request = f"GET /healthz HTTP/1.1\r\nHost: {spelled(host, port)}\r\nConnection: close\r\n\r\n"
+        request = f"GET /healthz HTTP/1.1\r\nHost: {format_address(host, port)}\r\nConnection: close\r\n\r\n"
         connection.sendall(request.encode())
         while len(answer) < _LONGEST_ANSWER:
             try:
                 connection.settimeout(_left(deadline))
                 received = connection.recv(_LONGEST_ANSWER)
             except TimeoutError:
-                if b"\r\n" in answer:  # it did answer; it only does not hang up
+                if b"\r\n" in answer:  # it answered, but keeps the connection open
                     break
                 raise
             answer += received
@@ -76,17 +76,17 @@ def _left(deadline: float) -> float:
 
 
 def _configured(file: str | None) -> str:
-    """`listen.status` of the config file. Only what this command needs is read; `holdfast check` judges the rest."""
+    """`listen.status` of the config file. The rest of the file is not validated here."""
     name = file or os.environ.get("HOLDFAST_CONFIG")
     if not name:
         return _DEFAULT
     import tomllib
 
     try:
-        with open(name, "rb") as opened:  # noqa: PTH123  pathlib would double what is imported
+        with open(name, "rb") as opened:  # noqa: PTH123  pathlib would double the imports
             listen = tomllib.load(opened).get("listen", {})
     except OSError as error:
-        raise Failure(f"{name} can't be read: {error.strerror or error}") from None
+        raise CommandError(f"{name} can't be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise Failure(f"{name} is not valid TOML: {error}") from None
+        raise CommandError(f"{name} is not valid TOML: {error}") from None
     return str(listen.get("status", _DEFAULT)) if isinstance(listen, dict) else _DEFAULT

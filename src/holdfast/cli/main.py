@@ -1,8 +1,7 @@
-"""The first word picks the command, which alone is then imported; every command ends here, however it ends.
+"""Entry point: the first word picks the command, and only that command is imported.
 
-Exit statuses: 0; 1 the gateway says no or is not there; 2 wrong usage or a bad config; 130 after Ctrl-C and 141 when
-nobody reads the output any more, as shells count the signals behind them. `holdfast run` has more, which are the
-gateway's.
+Exit statuses of every command: 0; 1 if the gateway refuses or cannot be reached; 2 for wrong usage or an invalid
+config; 130 after Ctrl-C and 141 after a closed pipe, as shells count signals. `holdfast run` adds the gateway's own.
 """
 
 import os
@@ -11,44 +10,47 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.failure import MISUSED, Failure
+from holdfast.cli.errors import MISUSED, CommandError, warn
 
 INTERRUPTED = 130
-NOBODY_READS = 141
-
-_HELP = ("--help", "-h", "help")
+PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (this process's own if none is given) and return the exit status."""
+    """Runs one command line (by default that of this process) and returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _end_of(words)
+        status = _run(words)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Python flushes once more when it ends, and would complain then.
+        # Python flushes stdout again at exit, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOBODY_READS
+        return PIPE_CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _end_of(words: list[str]) -> int:
+def load_command(entry_point: str) -> Callable[[list[str]], int]:
+    """Imports the function behind `module:function`."""
+    module, _, function = entry_point.partition(":")
+    command: Callable[[list[str]], int] = getattr(import_module(f"holdfast.cli.{module}"), function)
+    return command
+
+
+def _run(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
-        # A receiver's words may hold what this terminal can't show.
+        # The text of a receiver may hold characters that this terminal cannot show.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
         return _dispatch(words)
-    except Failure as failure:
-        from holdfast.cli.text import clean
-
-        for line in failure.lines:
-            print(f"holdfast: {clean(line)}", file=sys.stderr)
-        return failure.status
+    except CommandError as error:
+        for line in error.lines:
+            warn(line)
+        return error.status
     except SystemExit as end:  # argparse, after a usage error or --help
         return end.code if isinstance(end.code, int) else MISUSED
 
@@ -56,8 +58,8 @@ def _end_of(words: list[str]) -> int:
 def _dispatch(words: list[str]) -> int:
     first, rest = (words[0], words[1:]) if words else ("", [])
     if first in COMMANDS:
-        return _load(COMMANDS[first].place)(rest)
-    if first in _HELP:
+        return load_command(COMMANDS[first].entry_point)(rest)
+    if first in ("--help", "-h", "help"):
         print(_help_text())
         return 0
     if first == "--version":
@@ -68,13 +70,7 @@ def _dispatch(words: list[str]) -> int:
     if not first:
         print(_help_text(), file=sys.stderr)
         return MISUSED
-    raise Failure(_unknown(first), status=MISUSED)
-
-
-def _load(place: str) -> Callable[[list[str]], int]:
-    module, _, function = place.partition(":")
-    command: Callable[[list[str]], int] = getattr(import_module(f"holdfast.cli.{module}"), function)
-    return command
+    raise CommandError(_unknown(first), status=MISUSED)
 
 
 def _unknown(word: str) -> str:
@@ -89,8 +85,6 @@ def _unknown(word: str) -> str:
 
 def _help_text() -> str:
     width = max(map(len, COMMANDS))
-    commands = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    examples = [f"  {command.examples[0]}" for command in COMMANDS.values()]
     return "\n".join(
         [
             "usage: holdfast COMMAND [options]",
@@ -98,11 +92,11 @@ def _help_text() -> str:
             "A sidecar that delivers outbound webhooks and never loses one silently.",
             "",
             "commands:",
-            *commands,
+            *(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()),
             "",
             "examples:",
-            *examples,
+            *(f"  {command.examples[0]}" for command in COMMANDS.values()),
             "",
-            "holdfast COMMAND --help explains a command; holdfast --version tells the version.",
+            "See holdfast COMMAND --help for a command; holdfast --version prints the version.",
         ]
     )

@@ -1,4 +1,4 @@
-"""`holdfast send`: one webhook through the gateway, as an app would send it."""
+"""`holdfast send`: sends one webhook to ingest, as an app does."""
 
 import argparse
 import json
@@ -6,11 +6,16 @@ import re
 import sys
 from pathlib import Path
 
-from holdfast.cli.addresses import dialled, spelled
-from holdfast.cli.failure import MISUSED, Failure
-from holdfast.cli.parsing import add_config, add_json, command_parser
-from holdfast.cli.peer import Peer
-from holdfast.cli.settings import load_config
+from holdfast.cli.arguments import (
+    add_config,
+    add_json,
+    command_parser,
+    format_address,
+    load_config,
+    parse_address,
+)
+from holdfast.cli.client import HttpClient
+from holdfast.cli.errors import MISUSED, CommandError, warn
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -21,21 +26,21 @@ Header = tuple[bytes, bytes]
 
 def send(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    address, token_file = _way_in(options)
+    address, token_file = _destination(options)
     body = _body(options)
-    headers = headers_of(options, body, _token(token_file) if token_file else None)
-    with Peer(address) as peer:
-        response = peer.exchange(options.method, "/", headers, body or b"")
+    headers = _headers(options, body, _token(token_file) if token_file else None)
+    with HttpClient(address) as client:
+        response = client.exchange(options.method, "/", headers, body or b"")
         id = response.headers.get("holdfast-message-id")
         if id is None:
-            raise peer.stranger()
+            raise client.not_a_gateway()
     if options.json:
         # An ack_status of 204 has no body.
         print(json.dumps(response.json() if response.content else {"id": id}))
     else:
         print(id)
     if response.headers.get("holdfast-duplicate") == "true":
-        print("holdfast: this key was used before; nothing new was queued", file=sys.stderr)
+        warn("this key was used before; nothing new was queued")
     return 0
 
 
@@ -60,13 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _way_in(options: argparse.Namespace) -> tuple[str, Path | None]:
-    """Where to send, and the file of the token. The config's token goes to the config's gateway only."""
+def _destination(options: argparse.Namespace) -> tuple[str, Path | None]:
+    """The address and the token file. The config's token goes to the config's gateway only."""
     named_token = Path(options.token_file) if options.token_file else None
     if options.to:
         return options.to, named_token
     config = load_config(options.config)
-    return spelled(*dialled(str(config.listen.ingest))), named_token or config.ingest.token_file
+    return format_address(*parse_address(str(config.listen.ingest))), named_token or config.ingest.token_file
 
 
 def _body(options: argparse.Namespace) -> bytes | None:
@@ -80,7 +85,7 @@ def _body(options: argparse.Namespace) -> bytes | None:
 def _token(path: Path) -> bytes:
     token = _read(path).strip()
     if not token or not token.isascii() or not token.decode().isprintable():
-        raise Failure(f"{path} holds no token: it has to be one line of visible ASCII characters", status=MISUSED)
+        raise CommandError(f"{path} holds no token: it has to be one line of visible ASCII characters", status=MISUSED)
     return token
 
 
@@ -88,10 +93,10 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Failure(f"{path} can't be read: {error.strerror or error}", status=MISUSED) from error
+        raise CommandError(f"{path} can't be read: {error.strerror or error}", status=MISUSED) from error
 
 
-def headers_of(options: argparse.Namespace, body: bytes | None, token: bytes | None) -> list[Header]:
+def _headers(options: argparse.Namespace, body: bytes | None, token: bytes | None) -> list[Header]:
     headers: list[Header] = [(b"Holdfast-Target", options.url)]
     if token is not None:
         headers.append((b"Holdfast-Token", token))
@@ -121,15 +126,15 @@ def _header(text: str) -> Header:
 
 
 def _field(text: str) -> bytes:
-    """Text as the value of a header."""
+    """The value of a header, as argparse's `type`."""
     value = text.strip(" \t")
     if not all(character.isprintable() or character == "\t" for character in value):
-        raise argparse.ArgumentTypeError(f"{text!r} has characters that no header may have")
+        raise argparse.ArgumentTypeError(f"{text!r} has characters that are not allowed in a header")
     return value.encode()
 
 
 def _address(text: str) -> str:
     try:
-        return spelled(*dialled(text))
+        return format_address(*parse_address(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

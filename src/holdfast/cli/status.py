@@ -1,18 +1,16 @@
-"""`holdfast status`: how the gateway as a whole is doing."""
+"""`holdfast status`, `drain` and `reload`: the gateway as a whole."""
 
 import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.cli.gateway import Document, Gateway
-from holdfast.cli.parsing import add_control, add_watch, command_parser
-from holdfast.cli.settings import control_socket
-from holdfast.cli.text import colour_wanted, facts, human_size, painted
-from holdfast.cli.times import gateway_time, relative
-from holdfast.cli.watching import show
+from holdfast.cli.arguments import add_control, add_watch, command_parser
+from holdfast.cli.client import ControlClient, Document
+from holdfast.cli.errors import CommandError
+from holdfast.cli.output import colour_wanted, count, facts, gateway_time, human_size, painted, relative, show
 
 _DEGRADED = {
-    "store_away": "the database is away: it goes on by itself when that is back",
+    "store_away": "the database is unreachable: delivery resumes by itself when it is back",
     "store_full": "the store is full: new webhooks are refused with 507 until there is room",
 }
 
@@ -22,17 +20,17 @@ def status(arguments: list[str]) -> int:
     add_watch(parser)
     add_control(parser)
     options = parser.parse_args(arguments)
-    with Gateway(control_socket(options.socket, options.config)) as gateway:
-        show(lambda: _view(gateway, options.json), watch=options.watch, as_json=options.json)
+    with ControlClient(options) as client:
+        show(lambda: _view(client, options.json), watch=options.watch, as_json=options.json)
     return 0
 
 
-def _view(gateway: Gateway, as_json: bool) -> list[str]:
-    document = gateway.get("/v1/status")
-    return [json.dumps(document)] if as_json else render(document, gateway_time(document), colour_wanted())
+def _view(client: ControlClient, as_json: bool) -> list[str]:
+    document = client.get("/v1/status")
+    return [json.dumps(document)] if as_json else status_lines(document, gateway_time(document), colour_wanted())
 
 
-def render(document: Document, now: datetime, colour: bool = False) -> list[str]:
+def status_lines(document: Document, now: datetime, colour: bool = False) -> list[str]:
     troubles = _troubles(document)
     verdict = painted("not healthy" if troubles else "healthy", colour)
     return [
@@ -71,17 +69,17 @@ def _clock(clock: Document) -> list[tuple[str, str]]:
     if not clock.get("off"):
         return []
     seconds = clock["offset"]
-    # To the second: whoever compares a time shown here with one from elsewhere needs to subtract it.
-    way = f"{timedelta(seconds=round(abs(seconds)))} {'ahead of' if seconds > 0 else 'behind'}"
-    return [("clock", f"{way} the wall clock; signatures go by that")]
+    # To the second: people subtract it to compare a time shown here with one from elsewhere.
+    offset = f"{timedelta(seconds=round(abs(seconds)))} {'ahead of' if seconds > 0 else 'behind'}"
+    return [("clock", f"{offset} the wall clock, which signatures use")]
 
 
 def _store(store: Document) -> str:
     used, most = store["used_bytes"], store["max_bytes"]
     share = f" ({used / most:.0%})" if most else ""
-    # A gateway of an older version sets nothing aside.
+    # Gateways of older versions have no reserve.
     reserved = store.get("reserved_bytes", 0)
-    aside = f" and {human_size(reserved)} ({reserved / most:.0%}) set aside for outcomes," if reserved and most else ""
+    aside = f" and {human_size(reserved)} ({reserved / most:.0%}) reserved for outcomes," if reserved and most else ""
     return f"{human_size(used)} of {human_size(most)} used{share}{aside} in {store['path']}"
 
 
@@ -114,7 +112,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _totals(totals: dict[str, Any]) -> str:
-    """Each total since the start; one that is counted by kind shows its kinds."""
+    """Each total since the start, with its kinds where it is counted by kind."""
     return "; ".join(f"{_words(name)} {_total(value)}" for name, value in totals.items())
 
 
@@ -127,3 +125,54 @@ def _total(value: Any) -> str:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
+
+
+# -- drain and reload ------------------------------------------------------------------------------------------------
+
+
+def drain(arguments: list[str]) -> int:
+    parser = command_parser("drain")
+    how = parser.add_mutually_exclusive_group()
+    wait = "wait until nothing is due or in flight; exit with 1 after drain.timeout"
+    how.add_argument("--wait", action="store_true", help=wait)
+    how.add_argument("--cancel", action="store_true", help="be ready again")
+    add_control(parser)
+    options = parser.parse_args(arguments)
+    body = {name: True for name in ("wait", "cancel") if getattr(options, name)}
+    with ControlClient(options) as client:
+        # The gateway answers after its own drain.timeout at the latest.
+        answer = client.post("/v1/drain", body, None)
+    is_late = options.wait and not answer["quiet"]
+    if options.json:
+        print(json.dumps(answer))
+    elif not is_late:
+        print(drain_text(answer))
+    if is_late:
+        raise CommandError(f"still not quiet after drain.timeout: {_unfinished(answer)}")
+    return 0
+
+
+def drain_text(answer: Document) -> str:
+    if not answer["draining"]:
+        return "not draining: it is ready"
+    return f"draining: {'nothing is due or in flight' if answer['quiet'] else _unfinished(answer)}"
+
+
+def _unfinished(answer: Document) -> str:
+    in_flight = answer["in_flight"]
+    return f"{count(in_flight, 'attempt')} in flight" if in_flight else "some messages are due"
+
+
+def reload(arguments: list[str]) -> int:
+    parser = command_parser("reload")
+    add_control(parser)
+    options = parser.parse_args(arguments)
+    with ControlClient(options) as client:
+        answer = client.post("/v1/reload", {})
+    if options.json:
+        print(json.dumps(answer))
+        return 0
+    print(f"reloaded: {', '.join(answer['changed']) or 'nothing has changed'}")
+    if answer["needs_restart"]:
+        print(f"waits for a restart: {', '.join(answer['needs_restart'])}")
+    return 0

@@ -1,14 +1,13 @@
-"""`holdfast tail`: what happens, as it happens, one line each."""
+"""`holdfast tail`: events as they happen, one line each."""
 
 import json
 from datetime import UTC
 from typing import Any
 
-from holdfast.cli.gateway import Document, Gateway
-from holdfast.cli.parsing import add_control, command_parser
-from holdfast.cli.settings import control_socket
-from holdfast.cli.text import clean, colour_wanted, count, painted
-from holdfast.cli.times import parse_moment, took
+from holdfast.cli.arguments import add_control, command_parser
+from holdfast.cli.client import ControlClient, Document
+from holdfast.cli.errors import clean
+from holdfast.cli.output import colour_wanted, count, painted, parse_moment, took
 
 _NAME_WIDTH = len("messages_expired")
 _NO_TIME = " " * len("12:00:00.000")
@@ -19,16 +18,16 @@ def tail(arguments: list[str]) -> int:
     add_control(parser)
     options = parser.parse_args(arguments)
     colour = colour_wanted()
-    with Gateway(control_socket(options.socket, options.config)) as gateway:
-        for line in gateway.lines("/v1/events"):
-            print(line.decode() if options.json else render(json.loads(line), colour), flush=True)
+    with ControlClient(options) as client:
+        for line in client.lines("/v1/events"):
+            print(line.decode() if options.json else event_line(json.loads(line), colour), flush=True)
     return 0
 
 
-def render(event: Document, colour: bool = False) -> str:
+def event_line(event: Document, colour: bool = False) -> str:
     fields = dict(event)
     time, name = fields.pop("time", None), fields.pop("event")
-    parts = [fields.pop("host", None), fields.pop("message", None), _told(name, fields)]
+    parts = [fields.pop("host", None), fields.pop("message", None), _details(name, fields)]
     return "  ".join(
         [
             f"{parse_moment(time).astimezone(UTC):%H:%M:%S.%f}"[:-3] if time else _NO_TIME,
@@ -38,8 +37,8 @@ def render(event: Document, colour: bool = False) -> str:
     ).rstrip()
 
 
-def _told(name: str, fields: Document) -> str:
-    """What is special about this kind of event; of one that is not known here, all of it."""
+def _details(name: str, fields: Document) -> str:
+    """The fields that matter for this kind of event; all of them for an unknown kind."""
     match name:
         case "accepted":
             return f"route {fields['route']}" if fields.get("route") else ""
@@ -52,7 +51,7 @@ def _told(name: str, fields: Document) -> str:
         case "messages_expired" | "messages_dropped" | "dead_replayed":
             return count(fields["count"], "message")
         case "events_lost":
-            return f"{count(fields['count'], 'event')} not shown: they came faster than they were read here"
+            return f"{count(fields['count'], 'event')} not shown: they came faster than they were read"
         case _:
             return " ".join(f"{key}={_plain(value)}" for key, value in fields.items() if value is not None)
 
@@ -62,7 +61,7 @@ def _attempt(fields: Document) -> str:
     parts = [f"attempt {fields['number']} ({fields['kind']}): {result}"]
     if "next_attempt_at" in fields:
         parts.append(f"retry {fields['retry']} at {parse_moment(fields['next_attempt_at']).astimezone(UTC):%H:%M:%S}")
-    if fields.get("error") and fields.get("detail"):  # of an answer the detail only repeats the status
+    if fields.get("error") and fields.get("detail"):  # with a status the detail only repeats it
         parts.append(fields["detail"])
     return ", ".join(parts)
 

@@ -2,8 +2,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli.text import WIDTH, Table, clean, count, facts, human_size, painted, shortened
-from holdfast.cli.times import absolute, relative, took
+from holdfast.cli.errors import clean
+from holdfast.cli.output import (
+    WIDTH,
+    Table,
+    absolute,
+    count,
+    facts,
+    human_size,
+    painted,
+    relative,
+    shortened,
+    took,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
