@@ -316,7 +316,7 @@ def test_an_invalid_frame_of_the_ingest_process_ends_both_and_runs_nothing(tmp_p
     assert not proof.exists()
     assert ended.returncode == 5
     assert "Traceback" not in ended.stderr
-    assert "it said what is no frame" in ended.stderr
+    assert "it sent a malformed frame" in ended.stderr
 
 
 def test_the_port_is_free_when_both_processes_have_ended(tmp_path: Path, receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""What travels between the two processes arrives as it was, in order, and never more of it than agreed."""
+"""The channel between the two processes, and the store as the ingest process sees it."""
 
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -10,10 +10,18 @@ import trio
 
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import Message, Place, Standing
-from holdfast.split import distant
-from holdfast.split.channel import Channel
-from holdfast.split.distant import DistantStore
-from holdfast.split.frames import Kind, cut, decode_accept, decode_answer, encode_accept, encode_answer, frame
+from holdfast.split import child
+from holdfast.split.channel import (
+    Channel,
+    Kind,
+    decode_accept,
+    decode_result,
+    encode_accept,
+    encode_frame,
+    encode_result,
+    take_frames,
+)
+from holdfast.split.child import RemoteStore
 from holdfast.store.port import Accept, Accepted, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.records import encode_message
 
@@ -33,11 +41,9 @@ def accept(number: int, body: bytes = b"{}") -> Accept:
 @pytest.mark.parametrize("size", [0, 2, 1_900, 1_990, 2_100, 4_080, 4_081, 70_000])
 @pytest.mark.parametrize("key", [None, IdempotencyKey(b"d" * 16, b"b" * 16)])
 @pytest.mark.parametrize("place", [None, Place(Standing.RETRY, 2_000, 9_000, 3, 4, held=True)])
-def test_a_message_arrives_with_the_record_that_the_store_keeps(
-    size: int, key: IdempotencyKey | None, place: Place | None
-) -> None:
+def test_a_message_arrives_with_its_record(size: int, key: IdempotencyKey | None, place: Place | None) -> None:
     sent = Accept(message(b"\xfe" * size), key, place)
-    ((kind, (fields,)),) = cut(bytearray(frame(Kind.ACCEPTS, [encode_accept(sent)])))
+    ((kind, (fields,)),) = take_frames(bytearray(encode_frame(Kind.ACCEPTS, [encode_accept(sent)])))
     came = decode_accept(fields)
     assert kind is Kind.ACCEPTS
     assert (came.message, came.key, came.place) == (sent.message, key, place)
@@ -47,33 +53,33 @@ def test_a_message_arrives_with_the_record_that_the_store_keeps(
 @pytest.mark.parametrize(
     "result", [Accepted(active=True), Accepted(active=False), Duplicate(ID), Conflict()], ids=lambda each: repr(each)
 )
-def test_an_answer_arrives(result: object) -> None:
-    assert decode_answer(encode_answer(result)) == result
+def test_a_result_arrives(result: object) -> None:
+    assert decode_result(encode_result(result)) == result
 
 
 @pytest.mark.parametrize("host", [None, "a.example:443"])
-def test_that_there_is_no_room_arrives_with_its_reason(host: str | None) -> None:
-    told = decode_answer(encode_answer(StoreFull("the store is full", host=host)))
-    assert isinstance(told, StoreFull)
-    assert (str(told), told.host) == ("the store is full", host)
+def test_a_full_store_arrives_with_its_reason(host: str | None) -> None:
+    result = decode_result(encode_result(StoreFull("the store is full", host=host)))
+    assert isinstance(result, StoreFull)
+    assert (str(result), result.host) == ("the store is full", host)
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 7, 1_000])
-def test_frames_are_the_same_however_they_are_cut(step: int) -> None:
-    sent = [(Kind.ANSWERS, [True, None]), (Kind.FAILED, "why"), (Kind.COUNT, None), (Kind.ANSWERS, [b"x" * 300])]
-    data, received, came = b"".join(frame(*each) for each in sent), bytearray(), []
+def test_frames_are_the_same_however_they_are_split_into_reads(step: int) -> None:
+    sent = [(Kind.RESULTS, [True, None]), (Kind.FAILED, "why"), (Kind.COUNT, None), (Kind.RESULTS, [b"x" * 300])]
+    data, received, came = b"".join(encode_frame(*each) for each in sent), bytearray(), []
     for start in range(0, len(data), step):
         received += data[start : start + step]
-        came += cut(received)
+        came += take_frames(received)
     assert came == sent
     assert not received
 
 
 @contextmanager
-def pair(gathered: Kind) -> Iterator[tuple[Channel, socket.socket]]:
+def pair(collected: Kind) -> Iterator[tuple[Channel, socket.socket]]:
     here, there = socket.socketpair()
     with there:
-        channel = Channel(here, gathered)
+        channel = Channel(here, collected)
         yield channel, there
         channel.close()
 
@@ -87,33 +93,33 @@ async def sending(channel: Channel) -> AsyncIterator[None]:
 
 
 def read(there: socket.socket) -> list[tuple[Kind, Any]]:
-    """What has been sent so far."""
+    """Frames sent so far."""
     received = bytearray()
     there.setblocking(False)
     try:
         while True:
             received += there.recv(1 << 20)
     except BlockingIOError:
-        return cut(received)
+        return take_frames(received)
 
 
-async def test_what_gathers_in_one_round_is_one_frame_and_order_is_kept() -> None:
-    with pair(Kind.ANSWERS) as (channel, there):
+async def test_items_of_one_pass_are_one_frame_and_the_order_is_kept() -> None:
+    with pair(Kind.RESULTS) as (channel, there):
         async with sending(channel):
             channel.add(True)
             channel.add(None)
             channel.post(Kind.FAILED, "why")
             channel.add(False)
             await trio.testing.wait_all_tasks_blocked()
-            assert read(there) == [(Kind.ANSWERS, [True, None]), (Kind.FAILED, "why"), (Kind.ANSWERS, [False])]
+            assert read(there) == [(Kind.RESULTS, [True, None]), (Kind.FAILED, "why"), (Kind.RESULTS, [False])]
 
 
-async def test_a_frame_that_broke_off_is_nothing() -> None:
+async def test_an_incomplete_frame_at_the_end_is_dropped() -> None:
     with pair(Kind.ACCEPTS) as (channel, there):
-        whole = frame(Kind.ANSWERS, [True])
+        whole = encode_frame(Kind.RESULTS, [True])
         there.sendall(whole + whole[:-1])
         there.shutdown(socket.SHUT_WR)
-        assert await channel.receive() == [(Kind.ANSWERS, [True])]
+        assert await channel.receive() == [(Kind.RESULTS, [True])]
         assert await channel.receive() == []
 
 
@@ -127,11 +133,11 @@ async def test_a_frame_larger_than_any_buffer_arrives() -> None:
         assert decode_accept(fields).message.body == b"x" * (5 << 20)
 
 
-class Asked:
-    """A distant store, and what it said of each message."""
+class Store:
+    """A remote store, and its result for each message."""
 
     def __init__(self, channel: Channel) -> None:
-        self.store = DistantStore(channel, bytes(16), lambda bits: 0)
+        self.store = RemoteStore(channel, bytes(16), lambda bits: 0)
         self.results: dict[int, object] = {}
 
     async def accept(self, number: int, body: bytes = b"{}") -> None:
@@ -142,56 +148,56 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked() -> AsyncIterator[tuple[Asked, socket.socket]]:
+async def remote_store() -> AsyncIterator[tuple[Store, socket.socket]]:
     with pair(Kind.ACCEPTS) as (channel, there):
         async with sending(channel):
-            yield Asked(channel), there
+            yield Store(channel), there
 
 
 def numbers(there: socket.socket) -> list[int]:
-    """Of the messages that travelled."""
+    """Numbers of the messages sent so far."""
     return [int.from_bytes(fields[0], "big") for _, content in read(there) for fields in content]
 
 
-async def test_answers_go_to_whoever_asked_in_the_order_of_asking() -> None:
-    async with asked() as (it, there):
+async def test_results_go_to_the_messages_in_the_order_of_sending() -> None:
+    async with remote_store() as (it, there):
         for number in range(4):
             await it.accept(number)
         assert numbers(there) == [0, 1, 2, 3]
-        it.store.answered([True, ID])
-        it.store.answered([None, ["no room", None]])
+        it.store.resolve([True, ID])
+        it.store.resolve([None, ["no room", None]])
         await trio.testing.wait_all_tasks_blocked()
         assert [it.results[number] for number in range(3)] == [Accepted(active=True), Duplicate(ID), Conflict()]
         assert isinstance(it.results[3], StoreFull)
 
 
-async def test_only_so_many_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distant, "MOST_UNANSWERED", 3)
-    async with asked() as (it, there):
+async def test_the_number_of_messages_sent_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "MAX_MESSAGES_SENT", 3)
+    async with remote_store() as (it, there):
         for number in range(5):
             await it.accept(number)
         assert numbers(there) == [0, 1, 2]
-        it.store.answered([True, True])
+        it.store.resolve([True, True])
         await trio.testing.wait_all_tasks_blocked()
         assert numbers(there) == [3, 4]
         assert set(it.results) == {0, 1}
 
 
-async def test_only_so_many_bytes_are_under_way_but_one_message_always_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distant, "MOST_BYTES", 1_000)
-    async with asked() as (it, there):
+async def test_the_bytes_sent_are_limited_but_one_message_always_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "MAX_BYTES_SENT", 1_000)
+    async with remote_store() as (it, there):
         for number in range(3):
             await it.accept(number, b"x" * 5_000)
         for number in range(3):
             assert numbers(there) == [number]
-            it.store.answered([True])
+            it.store.resolve([True])
             await trio.testing.wait_all_tasks_blocked()
         assert len(it.results) == 3
 
 
-async def test_a_failed_store_fails_what_waits_what_is_held_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distant, "MOST_UNANSWERED", 1)
-    async with asked() as (it, there):
+async def test_a_failed_store_fails_messages_sent_held_and_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "MAX_MESSAGES_SENT", 1)
+    async with remote_store() as (it, there):
         await it.accept(0)
         await it.accept(1)
         it.store.fail("the disk")
@@ -201,9 +207,9 @@ async def test_a_failed_store_fails_what_waits_what_is_held_and_what_comes(monke
         assert numbers(there) == [0]
 
 
-def test_ids_go_on_from_the_last_one() -> None:
+def test_ids_continue_from_the_last_one() -> None:
     last = (5_000).to_bytes(6, "big") + b"\xaa" * 10
-    store = DistantStore(None, last, lambda bits: 0)  # type: ignore[arg-type]
+    store = RemoteStore(None, last, lambda bits: 0)  # type: ignore[arg-type]
     first, second, third = store.mint(4_000), store.mint(4_000), store.mint(6_000)
     assert last < first < second < third
     assert int.from_bytes(third[:6], "big") == 6_000

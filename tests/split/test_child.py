@@ -1,4 +1,4 @@
-"""The ingest process alone, with a test in the place of the gateway: it says what it is told, and never more."""
+"""The ingest process alone: the test plays the gateway."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import Address, build
 from holdfast.core.message import parse_id
-from holdfast.split.frames import Beginning, Frame, Kind, Settings, cut, decode_accept, frame
+from holdfast.split.channel import Frame, Kind, Settings, Start, decode_accept, encode_frame, take_frames
 from holdfast.split.parent import start_ingest
 from holdfast.store.port import Accept
 from tests.gateway.hostile import raw_client, rest, statuses
@@ -30,25 +30,25 @@ class Owner:
             self.process = start_ingest([there, listening], os.environ)
         self._here.settimeout(PATIENCE)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         config = build({"egress": {"allow_loopback": True, "allow_ports": ["*"]}, "store": {"path": "/nowhere"}})
         own = frozenset({(self.address.host, self.address.port)})
-        self.say(frame(Kind.BEGIN, Beginning(Settings(config, None), self.address, own, 0, LAST_ID)))
-        assert self.hear() == [(Kind.TAKEN, None)]
+        self.send(encode_frame(Kind.START, Start(Settings(config, None), self.address, own, 0, LAST_ID)))
+        assert self.receive() == [(Kind.APPLIED, None)]
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self._here.sendall(data)
 
-    def hear(self) -> list[Frame]:
-        while not (frames := cut(self._received)):
+    def receive(self) -> list[Frame]:
+        while not (frames := take_frames(self._received)):
             self._received += self._here.recv(65536)
         return frames
 
-    def hang_up(self) -> None:
+    def close_channel(self) -> None:
         self._here.close()
 
     def close(self) -> None:
-        self.hang_up()
+        self.close_channel()
         self.process.kill()
         self.process.wait(PATIENCE)
 
@@ -66,9 +66,9 @@ def request(target: str) -> bytes:
 
 
 def post(owner: Owner, client: socket.socket) -> Accept:
-    """Send one webhook; what travels of it."""
+    """Sends one webhook. Returns the message that reaches the gateway."""
     client.sendall(request("http://127.0.0.1:9/hook"))
-    ((kind, (fields,)),) = owner.hear()
+    ((kind, (fields,)),) = owner.receive()
     assert kind is Kind.ACCEPTS
     return decode_accept(fields)
 
@@ -76,60 +76,60 @@ def post(owner: Owner, client: socket.socket) -> Accept:
 @pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
-        (frame(Kind.ANSWERS, [True]), 202, b"holdfast-message-id: msg_"),
-        (frame(Kind.ANSWERS, [False]), 202, b'"state": "queued"'),
-        (frame(Kind.ANSWERS, [OTHER_ID]), 202, b"holdfast-message-id: msg_" + OTHER_ID.hex().encode()),
-        (frame(Kind.ANSWERS, [None]), 422, b"key-reused"),
-        (frame(Kind.ANSWERS, [["too much", "127.0.0.1:9"]]), 507, b"host-share-used"),
-        (frame(Kind.ANSWERS, [["too much", None]]), 507, b"store-full"),
-        (frame(Kind.FAILED, "the disk"), 503, b"store-failed"),
+        (encode_frame(Kind.RESULTS, [True]), 202, b"holdfast-message-id: msg_"),
+        (encode_frame(Kind.RESULTS, [False]), 202, b'"state": "queued"'),
+        (encode_frame(Kind.RESULTS, [OTHER_ID]), 202, b"holdfast-message-id: msg_" + OTHER_ID.hex().encode()),
+        (encode_frame(Kind.RESULTS, [None]), 422, b"key-reused"),
+        (encode_frame(Kind.RESULTS, [["too much", "127.0.0.1:9"]]), 507, b"host-share-used"),
+        (encode_frame(Kind.RESULTS, [["too much", None]]), 507, b"store-full"),
+        (encode_frame(Kind.FAILED, "the disk"), 503, b"store-failed"),
     ],
 )
-def test_a_webhook_is_answered_as_the_gateway_says(owner: Owner, answer: bytes, status: int, said: bytes) -> None:
-    owner.begin()
+def test_a_webhook_is_answered_by_the_gateways_result(owner: Owner, answer: bytes, status: int, said: bytes) -> None:
+    owner.start()
     with raw_client(str(owner.address)) as client:
         accept = post(owner, client)
         assert accept.message.target == "http://127.0.0.1:9/hook"
         assert accept.message.id > LAST_ID
-        owner.say(answer)
+        owner.send(answer)
         got = rest(client)
     assert statuses(got) == [status]
     assert said in got
 
 
-@pytest.mark.parametrize("left", [b"", frame(Kind.ANSWERS, [True])[:-1], frame(Kind.ANSWERS, [True])[:2]])
-def test_a_channel_that_ends_in_an_answer_acknowledges_nothing(owner: Owner, left: bytes) -> None:
-    owner.begin()
+@pytest.mark.parametrize("left", [b"", encode_frame(Kind.RESULTS, [True])[:-1], encode_frame(Kind.RESULTS, [True])[:2]])
+def test_a_channel_that_ends_within_a_result_acknowledges_nothing(owner: Owner, left: bytes) -> None:
+    owner.start()
     with raw_client(str(owner.address)) as client:
         post(owner, client)
-        owner.say(left)
-        owner.hang_up()
+        owner.send(left)
+        owner.close_channel()
         got = rest(client)
     assert statuses(got) == [503]
     assert b"retry-after: " in got
     assert owner.process.wait(PATIENCE) == 0
 
 
-def test_without_a_beginning_it_ends(owner: Owner) -> None:
-    owner.say(frame(Kind.BEGIN, None)[:-1])
-    owner.hang_up()
+def test_it_ends_if_the_channel_ends_before_the_start(owner: Owner) -> None:
+    owner.send(encode_frame(Kind.START, None)[:-1])
+    owner.close_channel()
     assert owner.process.wait(PATIENCE) == 0
 
 
-def test_what_is_under_way_at_a_stop_is_answered_and_then_it_ends(owner: Owner) -> None:
-    owner.begin()
+def test_open_requests_are_answered_at_a_stop_before_it_ends(owner: Owner) -> None:
+    owner.start()
     with raw_client(str(owner.address)) as client:
         accept = post(owner, client)
-        owner.say(frame(Kind.STOP))
-        owner.say(frame(Kind.ANSWERS, [True]))
+        owner.send(encode_frame(Kind.STOP))
+        owner.send(encode_frame(Kind.RESULTS, [True]))
         got = rest(client)
     assert statuses(got) == [202]
     assert parse_id(got.partition(b"holdfast-message-id: ")[2][:36].decode()) == accept.message.id
     assert owner.process.wait(PATIENCE) == 0
 
 
-def test_its_own_listener_is_no_target(owner: Owner) -> None:
-    owner.begin()
+def test_its_own_listener_is_refused_as_a_target(owner: Owner) -> None:
+    owner.start()
     with raw_client(str(owner.address)) as client:
         client.sendall(request(f"http://{owner.address}/x"))
         got = rest(client)
@@ -137,6 +137,6 @@ def test_its_own_listener_is_no_target(owner: Owner) -> None:
     assert b"holdfast itself" in got
 
 
-def test_the_engine_of_the_store_is_not_in_its_memory(owner: Owner) -> None:
-    owner.begin()
+def test_lmdb_is_not_loaded(owner: Owner) -> None:
+    owner.start()
     assert "lmdb" not in Path(f"/proc/{owner.process.pid}/maps").read_text()

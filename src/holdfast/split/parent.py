@@ -1,8 +1,8 @@
-"""The ingest process as the gateway sees it: started, told of settings, answered, asked for its counts, and ended.
+"""The ingest process as the gateway sees it: started, configured, answered, and ended.
 
-It replaces an IngestListener. It is started by exec, never by fork alone, because the store is open here. The two
-processes live and die together: if the ingest process ends unasked, `lost` is set and the gateway ends too; if this
-process ends, the other one sees the end of the channel.
+It replaces an IngestListener. It is started by exec, never by fork alone, because the store is open here. The two processes end
+together: if the ingest process ends by itself, `lost` is set and the gateway ends too. If this process ends, the other
+one sees the end of the channel.
 """
 
 import logging
@@ -22,35 +22,35 @@ from holdfast.config import Address, Config
 from holdfast.core.counters import Counters
 from holdfast.core.errors import ReloadUnfinished
 from holdfast.process.log import event
-from holdfast.split.channel import Channel
-from holdfast.split.frames import (
+from holdfast.split.channel import (
     MALFORMED,
-    Beginning,
+    Channel,
     Frame,
     Kind,
     Settings,
+    Start,
     decode_accept,
     decode_counts,
-    encode_answer,
+    encode_result,
 )
 from holdfast.store.embedded.ledger import Ledger
 
-LAST_WORDS = 2.0
-"""Seconds that the ingest process has to end by itself once its channel is closed."""
-COUNTING = 1.0
-"""Seconds that its counts are waited for: after that the last known ones are shown."""
-TAKING_OVER = 3.0
-"""Seconds that a reload waits for it."""
-NOT_FOR_INGEST = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-"""What a terminal or a supervisor sends to all processes of the gateway at once: this one decides what follows."""
+EXIT_SECONDS = 2.0
+"""Time for the ingest process to end once its channel is closed. After that it is killed."""
+COUNT_SECONDS = 1.0
+"""Time to wait for its counts. After that the last known ones are used."""
+RELOAD_SECONDS = 3.0
+"""Time that a reload waits for it."""
+BLOCKED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""A terminal or a supervisor sends these to all processes of the gateway. Only this process acts on them."""
 
 _logger = logging.getLogger("holdfast")
 
 
 class IngestProcess:
-    """The same interface as IngestListener. `own` are the gateway's listeners, `listening` is the one for ingest.
+    """Has the interface of an IngestListener.
 
-    `connections` is as of the last `count`.
+    `own` are holdfast's own listeners, `listening` is the one for ingest. `connections` is as of the last `count`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class IngestProcess:
         self._counters = counters
         self._listening = listening
         self._channel: Channel | None = None
-        self._untaken: deque[trio.Event] = deque()
+        self._unapplied: deque[trio.Event] = deque()
         self._uncounted: deque[trio.Event] = deque()
         self._is_stopping = False
         self.connections = 0
@@ -82,10 +82,10 @@ class IngestProcess:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Runs until the process has ended, after `stop` or unasked. Closes the listeners, which are the other's."""
+        """Runs until the process has ended, after `stop` or by itself. Closes the listeners, which it inherits."""
         here, there = socket.socketpair()
         try:
-            environment = _without_secrets(os.environ, self._settings.config)
+            environment = _child_environment(os.environ, self._settings.config)
             process = start_ingest([there, *(listener.socket for listener in listeners)], environment)
         except OSError as error:
             here.close()
@@ -96,67 +96,68 @@ class IngestProcess:
             there.close()
             for listener in listeners:
                 listener.socket.close()
-        channel = self._channel = Channel(here, Kind.ANSWERS)
+        channel = self._channel = Channel(here, Kind.RESULTS)
         frames: list[Frame] = []
-        nonsense: Exception | None = None
+        malformed: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.send)
-                nursery.start_soon(self._tell_failure, channel)
+                nursery.start_soon(self._report_failure, channel)
                 try:
-                    if frames := await self._begin(channel):
+                    if frames := await self._start(channel):
                         task_status.started()
-                        await self._listen(channel, frames)
+                        await self._receive(channel, frames)
                 except MALFORMED as error:
-                    nonsense = error
+                    malformed = error
                 nursery.cancel_scope.cancel()
         finally:
-            self._hang_up(channel)
+            self._close_channel(channel)
             status = await _end(process)
-        if nonsense is not None:
-            # Without its text, which may quote what was said.
-            self._lose(f"it said what is no frame ({type(nonsense).__name__})")
+        if malformed is not None:
+            # Without its text, which may quote the frame.
+            self._lose(f"it sent a malformed frame ({type(malformed).__name__})")
         elif not self._is_stopping:
             self._lose(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
         if not frames:
             task_status.started()
 
     def stop(self) -> None:
-        """Requests under way are still answered."""
+        """Open requests are still answered."""
         self._is_stopping = True
         if self._channel is not None:
             self._channel.post(Kind.STOP)
 
     async def configure(self, config: Config, token: bytes | None) -> None:
-        """Returns when the ingest process has taken it over. Raises ReloadUnfinished if that takes too long: the
-        settings stay in the channel, and the process goes on with the old ones until it reads them.
+        """Returns when the settings are in effect in the ingest process.
+
+        Raises ReloadUnfinished if that takes too long. The process then uses the old settings until it reads the new.
         """
         self._settings = Settings(config, token)
         if self._channel is not None:
             self._channel.post(Kind.SETTINGS, self._settings)
-            with trio.move_on_after(TAKING_OVER) as patience:
-                await _reply(self._untaken)
+            with trio.move_on_after(RELOAD_SECONDS) as patience:
+                await _reply(self._unapplied)
             if patience.cancelled_caught:
-                raise ReloadUnfinished(f"the ingest process has not taken it over in {TAKING_OVER:.0f} s")
+                raise ReloadUnfinished(f"the ingest process has not applied it within {RELOAD_SECONDS:.0f} s")
 
     async def count(self) -> None:
-        """Bring the counters up to date with what the ingest process counts."""
+        """Updates the counters from the ingest process."""
         if self._channel is not None:
             self._channel.post(Kind.COUNT)
-            with trio.move_on_after(COUNTING):
+            with trio.move_on_after(COUNT_SECONDS):
                 await _reply(self._uncounted)
 
     # -- the channel -------------------------------------------------------------------------------------------------
 
-    async def _begin(self, channel: Channel) -> list[Frame]:
-        """The first frames: the process serves. None if it ended before it did."""
-        beginning = Beginning(self._settings, self._listening, self._own, self._clock.booted_at, self._ledger.last_id)
-        channel.post(Kind.BEGIN, beginning)
-        self._untaken.append(trio.Event())
+    async def _start(self, channel: Channel) -> list[Frame]:
+        """Returns the first frames once the process serves, or none if it ended before."""
+        start = Start(self._settings, self._listening, self._own, self._clock.booted_at, self._ledger.last_id)
+        channel.post(Kind.START, start)
+        self._unapplied.append(trio.Event())
         return await channel.receive()
 
-    async def _listen(self, channel: Channel, frames: list[Frame]) -> None:
-        """Until the process has closed its end."""
+    async def _receive(self, channel: Channel, frames: list[Frame]) -> None:
+        """Handles frames until the process has closed its end."""
         while frames:
             for kind, content in frames:
                 if kind is Kind.ACCEPTS:
@@ -164,19 +165,17 @@ class IngestProcess:
                 elif kind is Kind.COUNTS:
                     self.connections = decode_counts(content, self._counters)
                     self._uncounted.popleft().set()
-                elif kind is Kind.TAKEN:
-                    self._untaken.popleft().set()
+                elif kind is Kind.APPLIED:
+                    self._unapplied.popleft().set()
                 else:
-                    raise ValueError(f"{kind.name} is not for ingest to say")
+                    raise ValueError(f"{kind.name} is not a frame of the ingest process")
             frames = await channel.receive()
 
     def _submit(self, channel: Channel, messages: list[list[Any]]) -> None:
-        """The ledger tells what became of them in the order of submission, a group at a time. Ids that were minted here
-        grow; one that is handed over has its own.
-        """
+        """The ledger calls back in the order of submission. Minted ids grow; a message of a handoff keeps its own."""
 
         def answer(result: object) -> None:
-            channel.add(encode_answer(result))
+            channel.add(encode_result(result))
 
         for fields in messages:
             accept = decode_accept(fields)
@@ -185,14 +184,14 @@ class IngestProcess:
             if accept.place is None:
                 self._ledger.last_id = accept.message.id
 
-    async def _tell_failure(self, channel: Channel) -> None:
+    async def _report_failure(self, channel: Channel) -> None:
         await self._ledger.broken.wait()
         channel.post(Kind.FAILED, str(self._ledger.failed))
 
-    def _hang_up(self, channel: Channel) -> None:
+    def _close_channel(self, channel: Channel) -> None:
         channel.close()
         self._channel = None
-        for waiting in (*self._untaken, *self._uncounted):
+        for waiting in (*self._unapplied, *self._uncounted):
             waiting.set()
 
     def _lose(self, detail: str) -> None:
@@ -201,7 +200,7 @@ class IngestProcess:
 
 
 async def _reply(waiting: deque[trio.Event]) -> None:
-    """Replies come in the order of the questions."""
+    """Replies come in the order of the requests."""
     replied = trio.Event()
     waiting.append(replied)
     await replied.wait()
@@ -211,10 +210,10 @@ def start_ingest(
     sockets: Sequence[socket.socket | trio.socket.SocketType], environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
     numbers = [sock.fileno() for sock in sockets]
-    # Not from the folder that it is started in: what lies there is nobody's code.
+    # -P: never import from the working directory.
     command = [sys.executable, "-P", "-m", "holdfast.split.child", *map(str, numbers)]
-    # The new process inherits what is blocked: so no signal can meet it before it has begun.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_INGEST)
+    # The new process inherits the blocked signals, so none can reach it before it is set up.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers, env=environment
@@ -223,17 +222,17 @@ def start_ingest(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _without_secrets(environ: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Without what signs, which ingest does not do, and what the config, which it is told, was made from."""
+def _child_environment(environ: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Leaves out signing secrets, which ingest does not need, and config variables, as it gets the config itself."""
     signing = {route.sign.secret_env for route in config.routes.values() if route.sign is not None}
     return {name: value for name, value in environ.items() if name not in signing and not name.startswith("HOLDFAST_")}
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for its end, insist if it does not come; the exit status, or minus the signal."""
+    """Waits for the end of the process, or kills it. Returns the exit status, or minus the signal."""
     descriptor = os.pidfd_open(process.pid)
     with trio.CancelScope(shield=True):
-        with trio.move_on_after(LAST_WORDS) as patience:
+        with trio.move_on_after(EXIT_SECONDS) as patience:
             await trio.lowlevel.wait_readable(descriptor)
     os.close(descriptor)
     if patience.cancelled_caught:
