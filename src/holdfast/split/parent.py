@@ -1,8 +1,8 @@
 """The ingest process as the gateway sees it: started, configured, answered, and ended.
 
-It replaces an IngestListener. It is started by exec, never by fork alone, because the store is open here. The two processes end
-together: if the ingest process ends by itself, `lost` is set and the gateway ends too. If this process ends, the other
-one sees the end of the channel.
+It replaces an IngestListener. It is started by exec, never by fork alone, because the store is open here. The two
+processes end together: if the ingest process ends by itself, `lost` is set and the gateway ends too. If this process
+ends, the other one sees the end of the channel.
 """
 
 import logging
