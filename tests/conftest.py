@@ -116,6 +116,14 @@ def database(postgres: Server) -> Iterator[str]:
 
 
 @pytest.fixture
+def tables(postgres: Server) -> Iterator[str]:
+    """The URL of a database whose tables are there, and empty."""
+    url = postgres.lend_prepared()
+    yield url
+    postgres.take_back_prepared(url)
+
+
+@pytest.fixture
 def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Records a line for the end of the test log."""
     return lambda line: record_property(MEASURED, line)

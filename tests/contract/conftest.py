@@ -30,7 +30,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def make_desk(kind: str, tmp_path: Path, nursery: trio.Nursery, request: pytest.FixtureRequest) -> Callable[..., Desk]:
     if kind != "postgres":
         return lambda max_size, rules: Desk(nursery, engine_maker(kind, tmp_path, max_size), rules)
-    url = request.getfixturevalue("database")
+    url = request.getfixturevalue("tables")
     return lambda max_size, rules: SharedDesk(nursery, rules=rules, url=url, max_size=max_size)
 
 

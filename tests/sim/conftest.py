@@ -41,6 +41,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The store that the test's worlds are on."""
     if request.param == POSTGRES:
-        url = request.getfixturevalue("database")
+        url = request.getfixturevalue("tables")
         monkeypatch.setattr(Maker, "make", lambda config: PostgresWorld(config, WatchedDatabase(url)))
     return request.param

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from holdfast.store.postgres.migration import prepare_database
 from tests.support.ports import refusing_port
 
 ELSEWHERE = os.environ.get("HOLDFAST_TEST_POSTGRES")
@@ -50,6 +51,10 @@ class Server:
         self._admin = admin
         self._creating = creating
         self._empty: list[str] = []
+        self._prepared: dict[str, str] = {}
+        """Statements that empty the tables, by the URLs of databases with tables."""
+        self._free: list[str] = []
+        """Those of them that no test uses."""
 
     def url(self, database: str) -> str:
         return urlsplit(self._url)._replace(path=f"/{database}").geturl()
@@ -74,6 +79,22 @@ class Server:
             self._empty.append(url)
         else:
             self.drop(url)
+
+    def lend_prepared(self) -> str:
+        """Returns the URL of a database with empty tables. Emptying tables takes a tenth of creating them."""
+        if self._free:
+            return self._free.pop()
+        url = self.fresh_database()
+        prepare_database(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            self._prepared[url] = _emptying(connection)
+        return url
+
+    def take_back_prepared(self, url: str) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(DISCONNECT_ALL)
+            connection.execute(self._prepared[url].encode())
+        self._free.append(url)
 
     def drop(self, url: str) -> None:
         """Drops the database, even with clients connected."""
@@ -208,6 +229,21 @@ class Standby(OwnServer):
 
     def _make_role(self) -> None:
         """The base backup contains the role."""
+
+
+def _emptying(connection: psycopg.Connection) -> str:
+    """Statements that restore the present rows of all tables, and restart the sequences."""
+    statements = []
+    for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'").fetchall():
+        rows = f"SELECT coalesce(json_agg(each), '[]')::text FROM holdfast.{table} each"
+        (present,) = connection.execute(rows.encode()).fetchone() or ("[]",)
+        statements.append(f"DELETE FROM holdfast.{table}")
+        if present != "[]":
+            values = f"json_populate_recordset(NULL::holdfast.{table}, $rows${present}$rows$)"
+            statements.append(f"INSERT INTO holdfast.{table} SELECT * FROM {values}")
+    for (name,) in connection.execute("SELECT sequencename FROM pg_sequences WHERE schemaname = 'holdfast'"):
+        statements.append(f"ALTER SEQUENCE holdfast.{name} RESTART")
+    return "; ".join(statements)
 
 
 def _unprivileged_user() -> dict[str, Any]:
