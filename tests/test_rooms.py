@@ -24,7 +24,17 @@ ALLOWED = {
     "store/postgres": {*SHARED_BY_STORES, "store.postgres", "core", "clock", "__version__"},
     "store/offline": {*SHARED_BY_STORES, "store.embedded", "store.postgres", "store.offline", "core", "clock"},
     "ingest": {"ingest", "core", "http", "config", "store.port"},
-    "delivery": {"delivery", "core", "http", "config", "store.port", "clock", "events", "__version__"},
+    "delivery": {
+        "delivery",
+        "core",
+        "http",
+        "config",
+        "store.port",
+        "store.transfer",
+        "clock",
+        "events",
+        "__version__",
+    },
     "operate": {"operate", "core", "http", "store.port", "clock", "events", "config", "__version__"},
     "cli": {
         *("cli", "core", "config", "app", "process.credentials", "demo", "__version__"),

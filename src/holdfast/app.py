@@ -24,7 +24,7 @@ from holdfast.core.ownership import Role
 from holdfast.core.start_order import attempts_per_address
 from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.delivery.egress import Guard
-from holdfast.delivery.handoff import HandedOver, HandingOver
+from holdfast.delivery.outgoing_handoff import HandoffReport, OutgoingHandoff
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.transport import Transport
 from holdfast.operate.control import ControlAccess
@@ -133,7 +133,7 @@ class Process:
         self._delivery, self._lifecycle = self._gateway.delivery, self._gateway.lifecycle
         self._notifier = Notifier(os.environ)
         self._drain_ends: float | None = None
-        self._handed_over = HandedOver()
+        self._handed_over = HandoffReport()
 
     async def run(self) -> int:
         log_start(self._config, self._credentials, self._opened)
@@ -341,11 +341,11 @@ class Process:
         to, token, ends = self._config.drain.handoff, self._credentials.token, self._drain_ends
         if to is None or token is None or ends is None or self._failure is not None:
             return
-        handing = HandingOver(self._store, self._transport, to, token)
-        self._handed_over = handing.done
+        handoff = OutgoingHandoff(self._transport, to, token, ends)
+        self._handed_over = handoff.report
         with suppress(CommitFailed):
-            await handing.run(ends)
-        log_handed_over(to, handing.done)
+            await handoff.run(self._store)
+        log_handed_over(to, handoff.report)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pytest import fixture, mark, raises
 from holdfast.core.errors import StoreUnreachable
 from holdfast.core.message import MessageState, Place, Standing
 from holdfast.store.port import Accept, Accepted, Deliver, DropMessages, Duplicate, Fail, MessageFilter
-from holdfast.store.transfer import PAGE, StoredMessage, Transfer, Transferred
+from holdfast.store.transfer import PAGE, StoredMessage, Transferred, transfer_to_database
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import DAY, HOST, HOUR, MINUTE, NOW, RULES, Desk, HandClock, attempt, lane, retry_at
 from tests.store.fleets import Replica, every, fleet, ids_in, keyed, sidecar
@@ -38,7 +38,7 @@ def arrived(place: Place) -> Place:
 
 async def move(desk: Desk, store: Replica) -> Transferred:
     moved = Transferred()
-    await Transfer(desk.ledger, store.take_in).run(moved)
+    await transfer_to_database(desk.ledger, store.take_in, moved)
     return moved
 
 
@@ -115,7 +115,7 @@ async def test_what_was_taken_and_not_forgotten_is_known_the_second_time(populat
     async with sidecar(populated, clock) as desk, fleet(database, clock) as store:
         before = await every(desk)
         with raises(StoreUnreachable):
-            await Transfer(desk.ledger, Cut(store).take_in).run(Transferred())
+            await transfer_to_database(desk.ledger, Cut(store).take_in, Transferred())
         assert await every(desk) == before
         moved = await move(desk, store)
         assert (moved.count, moved.known, moved.duplicates) == (15, 15, 0)
@@ -130,7 +130,7 @@ async def test_what_came_to_its_end_there_is_not_taken_again(tmp_path: Path, dat
     async with sidecar(tmp_path / "store", clock) as desk, fleet(database, clock) as store:
         await desk.accept()
         with raises(StoreUnreachable):
-            await Transfer(desk.ledger, Cut(store).take_in).run(Transferred())
+            await transfer_to_database(desk.ledger, Cut(store).take_in, Transferred())
         [entry] = await store.given(HOST, 1)
         if end == "delivered":
             await store.perform(Deliver(entry, attempt(), None))

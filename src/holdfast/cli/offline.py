@@ -186,7 +186,7 @@ def handoff(arguments: list[str]) -> int:
         before, moved = store.left, Transferred()
         try:
             with ProgressBar("moved", before) as bar:
-                store.empty(url.whole, moved, bar.show, keep)
+                store.hand_off(url.whole, moved, bar.show, keep)
             for line in broken:
                 warn(line)
         finally:

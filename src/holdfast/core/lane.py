@@ -161,10 +161,10 @@ class Lane:
 
     `known` are the ids in memory, in flight, or with an outcome not yet on disk, each with what the memory budget
     counts it for; `lately` those settled while a read of this lane was under way, which may still show them where they
-    were. One that is not `stored` has no record on disk yet. A `stale` lane has to be read again before anything is
-    decided by the heads of its queues; a `woken` one came by the agenda. `shelving` counts messages on their way from
-    memory to the queue on disk, which no later one may overtake. What is in the queue before `read_to` is in memory
-    already. `listed_head` is the message that its host knows as next.
+    were. One that is not `stored` has no record on disk yet; a `dirty` one has changes that the store was not given.
+    A `stale` lane has to be read again before anything is decided by the heads of its queues; a `woken` one came by the
+    agenda. `shelving` counts messages on their way from memory to the queue on disk, which no later one may overtake.
+    What is in the queue before `read_to` is in memory already. `listed_head` is the message its host knows as next.
     """
 
     key: str

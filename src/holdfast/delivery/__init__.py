@@ -10,6 +10,6 @@ resolver.py    names to addresses, one look-up per host at a time
 dialer.py      how an address is reached: directly, or through the forward proxy
 signing.py     Standard Webhooks: secrets and signatures
 tls.py         whom receivers must be certified by, and what is shown to them
-handoff.py     what still waits at the end is handed to another holdfast
+outgoing_handoff.py     what still waits at the end is handed to another holdfast
 upkeep.py      expiry, retention, forgetting
 """

@@ -194,6 +194,7 @@ class Dispatcher:
         if not lane.probing and (lane.circuit.last_attempt_at or 0) < asked_at:
             # Else one is under way, or came meanwhile: another right behind it would be one too many.
             lane.circuit.next_probe_at = self._clock.now()
+        lane.dirty = False
         await self._store.perform(SaveLane(lane))
         self.revive(key, host)
         return True
@@ -221,6 +222,7 @@ class Dispatcher:
     async def _save_change(self, lane: Lane, change: Change | None) -> None:
         if change is not None:
             self._outcomes.log_change(lane, change)
+            lane.dirty = False
             await self._store.perform(SaveLane(lane))
         self.revive(lane.key, lane.host.name)
 

@@ -147,6 +147,7 @@ class LaneCache:
 
     def _save(self, lane: Lane) -> None:
         if lane.hydrated and lane.dirty:
+            lane.dirty = False
             self._store.submit(SaveLane(lane))
 
     def _host(self, name: str) -> Host:

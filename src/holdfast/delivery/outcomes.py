@@ -95,7 +95,6 @@ class OutcomeHandler(EventReporter):
             start.lane.host.answers = True
         elif outcome.fault is Fault.HOST:
             start.lane.host.answers = False  # a failure on this side says nothing about the host
-        start.lane.dirty = True
         if outcome.delivered:
             return self._delivered(start, attempt, now)
         return self._failed(start, attempt, outcome, now)
@@ -113,6 +112,7 @@ class OutcomeHandler(EventReporter):
         self._log_delivery(start, attempt, now)
         saved = lane if had_failures or change is not None or not lane.stored else None
         lane.stored = True
+        lane.dirty = saved is None
         return OutcomeEffects(Deliver(start.entry, attempt, saved), None, change)
 
     def _failed(self, start: Start, attempt: Attempt, outcome: Outcome, now: int) -> OutcomeEffects:
@@ -129,6 +129,7 @@ class OutcomeHandler(EventReporter):
         if change is not None:
             self.log_change(lane, change)
         due = step.due if isinstance(step, RetryAt) else None
+        lane.dirty = False
         return OutcomeEffects(Fail(start.entry, attempt, step, lane), due, change)
 
     def _hold_until(self, outcome: Outcome, now: int) -> int:

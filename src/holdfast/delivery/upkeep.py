@@ -110,6 +110,7 @@ class Upkeep:
         if step is LaneStep.FORGET:
             self._store.submit(Forget(lane.key, done=lambda gone: self._forgotten(lane.key) if gone else None))
         elif step is LaneStep.SAVE:
+            lane.dirty = False
             self._store.submit(SaveLane(lane))
         elif step is LaneStep.EXPIRE:
             self._expire(lane, now)

@@ -17,7 +17,7 @@ from holdfast.config.hosts import DENIED_BY_NAME, names_among
 from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.message import masked_lane
 from holdfast.core.ownership import Role
-from holdfast.delivery.handoff import HandedOver
+from holdfast.delivery.outgoing_handoff import HandoffReport
 from holdfast.delivery.signing import STRONG_KEY
 from holdfast.events import Events
 from holdfast.process.credentials import Credentials
@@ -117,14 +117,14 @@ def log_spooling(events: Events, found: int) -> None:
         events.log(logging.WARNING, "spooling_began", detail="webhooks wait on this machine until the database is back")
 
 
-def log_handed_over(to: Address, handed: HandedOver) -> None:
+def log_handed_over(to: Address, handed: HandoffReport) -> None:
     """What the other side has, and why it has not the rest of what it was offered."""
     level = logging.WARNING if handed.left else logging.INFO
     left = dict(handed.left.most_common(REASONS_REPORTED))
     event(_logger, level, "handed_over", to=str(to), messages=handed.count, left=left)
 
 
-async def log_exit(ledger: Store, handed: HandedOver, spool: Spool | None) -> None:
+async def log_exit(ledger: Store, handed: HandoffReport, spool: Spool | None) -> None:
     """How many wait on disk and how many were handed over, by host; the hosts with most first. What is in a spool waits
     on this machine's.
     """

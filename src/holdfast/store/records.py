@@ -404,7 +404,6 @@ def _unpack_message(value: bytes) -> list[Any]:
 
 
 def live_record(lane: Lane, run: int) -> LaneRecord:
-    """What is stored of a lane, as it is in memory now."""
-    lane.dirty = False
+    """The record of a lane as it is in memory now."""
     host = lane.host
     return LaneRecord(lane.key, host.name, lane.circuit, host.limit, run, host.hold_until, host.answers)

@@ -1,22 +1,22 @@
-"""Messages that leave this machine's store for one that replicas share: each arrives once, in the order of acceptance.
+"""Messages that leave this store for another: page by page, each arrives once.
 
-A page is committed there before it is forgotten here. Whatever ends in between, a process or a connection, what was
-given and not forgotten is given again, and known there by its id.
+A page is on disk at the other side before it is forgotten here. If a process or a connection ends in between, the same
+messages are given again, and the other side knows them by their ids.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Attempt, DeadReason, Entry, Message, MessageId, Place
-from holdfast.store.port import Accepted, Duplicate, HandOver, Operation
+from holdfast.store.port import Duplicate, HandOver, Operation
 
 PAGE = 512
 
 
 class KeyUse(NamedTuple):
-    """The idempotency key that came with a message: what both are known by, and when it was used."""
+    """The idempotency key that came with a message: the digests of key and body, and when it was used."""
 
     digest: bytes
     body: bytes
@@ -24,8 +24,9 @@ class KeyUse(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message that was not delivered, with all that is known of it; `reason` is that of a dead one. Exports tell of
-    keys by themselves.
+    """A message that is not delivered, with its attempts. `reason` is set for a dead one.
+
+    `key` is None in an export, which lists keys by themselves.
     """
 
     message: Message
@@ -35,8 +36,47 @@ class StoredMessage(NamedTuple):
     key: KeyUse | None = None
 
 
+Leaving = TypeVar("Leaving", Entry, StoredMessage)
+ReadPage = Callable[[MessageId | None, int], Awaitable[tuple[list[Leaving], MessageId | None]]]
+
+
+class Sink(Protocol[Leaving]):
+    """The other side of a transfer."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further page is to be read."""
+
+    async def give(self, page: list[Leaving]) -> list[Leaving]:
+        """Returns the messages that the other side has acknowledged."""
+
+    def forgotten(self, given: list[Leaving]) -> None:
+        """These messages have left this store."""
+
+
+async def transfer(
+    read: ReadPage[Leaving], forget: Callable[[Operation], Awaitable[Any]], sink: Sink[Leaving], limit: int
+) -> None:
+    """Give every message that `read` returns to a sink, `limit` at a time; forget those that were acknowledged."""
+    after: MessageId | None = None
+    while not sink.is_over:
+        page, after = await read(after, limit)
+        given = await sink.give(page)
+        if given:
+            await forget(HandOver([Entry(each.message, each.place) for each in given]))
+            sink.forgotten(given)
+        if after is None:
+            return
+
+
+# -- to a database ----------------------------------------------------------------------------------------------------
+
+TakeIn = Callable[[Sequence[StoredMessage]], Awaitable[list[Any]]]
+"""Stores a page in the database. Each result is that of an Accept."""
+
+
 class Source(Protocol):
-    """The store that is left."""
+    """The store that messages leave."""
 
     async def undelivered(
         self, after: MessageId | None, limit: int
@@ -45,14 +85,10 @@ class Source(Protocol):
     async def perform(self, operation: Operation) -> Any: ...
 
 
-TakeIn = Callable[[Sequence[StoredMessage]], Awaitable[list[Any]]]
-"""What the other store does with a page; each result is what an Accept would have."""
-
-
 @dataclass(slots=True)
 class Transferred:
-    """How many have left, and which of them were dead, were there already, or have a key under which another one is
-    there. `left` says why others stay, by host; `full`: it goes for all hosts.
+    """How many messages left, and how many of them were dead, were there already, or have a key that another message
+    used there. `left` says why messages of a host stay; `full`: there is no room for any host.
     """
 
     count: int = 0
@@ -63,50 +99,49 @@ class Transferred:
     full: bool = False
 
 
-class Transfer:
-    """`on_page` is told of the messages that have just arrived, before they are forgotten here."""
+async def transfer_to_database(
+    source: Source,
+    take_in: TakeIn,
+    moved: Transferred,
+    on_page: Callable[[list[StoredMessage]], None] = lambda page: None,
+) -> None:
+    """Once through the whole store, in the order of acceptance; counts in `moved`.
 
-    def __init__(
-        self, source: Source, take_in: TakeIn, on_page: Callable[[list[StoredMessage]], None] = lambda page: None
-    ) -> None:
-        self._source = source
+    `on_page` gets the messages that have just arrived, before they are forgotten here. If there is no room for a
+    message, it stays, and so do all later ones of its host. Raises StoreUnreachable and CommitFailed of either store.
+    """
+    moved.left, moved.full = {}, False
+    await transfer(source.undelivered, source.perform, _DatabaseSink(take_in, moved, on_page), PAGE)
+
+
+class _DatabaseSink:
+    def __init__(self, take_in: TakeIn, moved: Transferred, on_page: Callable[[list[StoredMessage]], None]) -> None:
         self._take_in = take_in
+        self._moved = moved
         self._on_page = on_page
 
-    async def run(self, moved: Transferred) -> None:
-        """Once through the whole store, page by page; what is done is counted in `moved`.
+    @property
+    def is_over(self) -> bool:
+        return self._moved.full
 
-        Raises StoreUnreachable and CommitFailed of either store. What there is no room for stays, and so does all that
-        comes after it for the same host.
-        """
-        moved.left, moved.full = {}, False
-        after: MessageId | None = None
-        while not moved.full:
-            page, after = await self._source.undelivered(after, PAGE)
-            movable = [each for each in page if each.message.host not in moved.left]
-            if movable:
-                await self._move(movable, moved)
-            if after is None:
-                return
-
-    async def _move(self, page: list[StoredMessage], moved: Transferred) -> None:
-        there: list[StoredMessage] = []
-        for each, result in zip(page, await self._take_in(page), strict=True):
-            if not isinstance(result, StoreFull):
-                there.append(each)
-                _count(each, result, moved)
-            else:
+    async def give(self, page: list[StoredMessage]) -> list[StoredMessage]:
+        moved = self._moved
+        given: list[StoredMessage] = []
+        movable = [each for each in page if each.message.host not in moved.left]
+        results = await self._take_in(movable) if movable else []
+        for each, result in zip(movable, results, strict=True):
+            if isinstance(result, StoreFull):
                 moved.left[each.message.host] = str(result)
                 moved.full = moved.full or result.host is None
-        if not there:
-            return
-        self._on_page(there)
-        await self._source.perform(HandOver([Entry(each.message, each.place) for each in there]))
-        moved.count += len(there)
+                continue
+            given.append(each)
+            moved.dead += each.reason is not None
+            if isinstance(result, Duplicate):
+                moved.known += result.id == each.message.id
+                moved.duplicates += result.id != each.message.id
+        if given:
+            self._on_page(given)
+        return given
 
-
-def _count(each: StoredMessage, result: Accepted | Duplicate, moved: Transferred) -> None:
-    moved.dead += each.reason is not None
-    if isinstance(result, Duplicate):
-        moved.known += result.id == each.message.id
-        moved.duplicates += result.id != each.message.id
+    def forgotten(self, given: list[StoredMessage]) -> None:
+        self._moved.count += len(given)

@@ -36,7 +36,7 @@ from holdfast.store.port import (
     Shelve,
     StoreListener,
 )
-from holdfast.store.transfer import PAGE, StoredMessage, TakeIn, Transfer, Transferred
+from holdfast.store.transfer import PAGE, StoredMessage, TakeIn, Transferred, transfer_to_database
 
 LITTLE = 2 * PAGE
 TRY_AGAIN_AFTER = 0.25
@@ -80,7 +80,6 @@ class Spool:
         self.ledger = ledger
         self._rules = rules
         self._clock = clock
-        self._mover = Transfer(ledger, self._take_in, self._arrived)
         self._hosts: Counter[str] = Counter()
         self._lanes: set[str] = set()
         self._held: deque[Accept] | None = None
@@ -207,7 +206,7 @@ class Spool:
         try:
             # What was submitted until now is on disk after this.
             await self.ledger.perform(Shelve([]))
-            await self._mover.run(moved)
+            await transfer_to_database(self.ledger, self._take_in, moved, self._arrived)
             if self._is_last and not moved.full:
                 self._finish(moved)
         except StoreUnreachable:

@@ -1,33 +1,30 @@
-"""What is done to a stopped store, as the commands call it: check and repair, export and import, compact.
+"""A stopped store, as the commands use it: check and repair, export and import, compact, hand off.
 
-Whoever opens a store here holds its lock like a gateway, so neither can run beside the other. A database is not held:
-all but compact works on it while a fleet does, see postgres/offline.py.
-
-walking.py   every row, in bounded transactions
-sound.py     whether one row can be read
-standing.py  which index entries a message has
-fsck.py      what is wrong
-repair.py    mends it; clues.py finds lost places, aside.py keeps what was taken out
-lines.py     how an export looks; incoming.py reads it line by line
-export.py, restore.py  out, and in again; files.py writes files that are whole and private
-emptying.py  all that is not delivered goes to a database that replicas share
+An open store is locked, as a gateway locks it: the two never run at once. A database is not locked. Everything but
+compact works on it while replicas run, see postgres/offline.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
-from holdfast.core.errors import StoreUnusable
+import trio
+
+from holdfast.clock import BootClock, SharedClock
+from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable, StoreUnusable
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
+from holdfast.store.embedded.ledger import Ledger, last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.maintenance import Finding, Imported, Maintained, NotAnExport, Repaired, check_header
 from holdfast.store.offline.export import export_lines
 from holdfast.store.offline.fsck import check
 from holdfast.store.offline.repair import Repair
 from holdfast.store.offline.restore import Import
-from holdfast.store.port import StoreListener
-from holdfast.store.transfer import Transferred
+from holdfast.store.port import NO_LIMIT, StoreListener
+from holdfast.store.transfer import StoredMessage, Transferred, transfer_to_database
 
 __all__ = [
     "Finding",
@@ -70,28 +67,49 @@ class OfflineStore:
 
     @property
     def left(self) -> int:
-        """How many messages that were not delivered are here."""
+        """How many messages here are not delivered."""
         with self._engine.read() as transaction:
             found = reads.statistics(transaction, self._engine.path, self._engine.room(), False)
         return found.waiting + found.dead
 
-    def empty(
+    def hand_off(
         self,
         url: str,
         moved: Transferred,
         on_page: Callable[[int], None],
-        on_broken: Callable[[str, str, str], None],
+        on_unreadable: Callable[[str, str, str], None],
     ) -> None:
-        """All that is not delivered goes to a database; what can't be read is told, and stays."""
-        # Only where it is wanted: a driver that is an extra, and all that a store needs to run.
-        from holdfast.clock import BootClock
-        from holdfast.store.embedded.ledger import Ledger, last_time
-        from holdfast.store.offline.handoff import empty
+        """Move every message that is not delivered to a database; what can't be read stays.
+
+        `on_page` gets the number of messages moved so far. `moved` is right however this ends. Raises StoreUnreachable,
+        StoreUnusable, and CommitFailed of this store. The database takes more than `store.max_size`: these messages
+        were acknowledged and have nowhere else to go.
+        """
+        # Imported late: its driver is an extra.
+        from holdfast.store.postgres.migration import prepare_database
+        from holdfast.store.postgres.store import PostgresStore
 
         ledger = Ledger(self._engine, self._rules, BootClock(last_time(self._engine)), lambda bits: 0)
         ledger.open()
-        ledger.listener = _Unreadable(on_broken)
-        empty(ledger, self._rules, url, moved, on_page)
+        ledger.listener = _Unreadable(on_unreadable)
+        clock = SharedClock()
+        clock.follow(prepare_database(url))
+        database = PostgresStore(url, self._rules, clock, lambda bits: 0, max_size=NO_LIMIT, delivers=False)
+
+        async def take_in(page: Sequence[StoredMessage]) -> list[Any]:
+            try:
+                return await database.take_in(page)
+            except CommitFailed as error:
+                # CommitFailed would mean that this store failed.
+                raise StoreUnreachable(str(error)) from error
+
+        async def move() -> None:
+            await transfer_to_database(ledger, take_in, moved, lambda page: on_page(moved.count + len(page)))
+
+        problem = trio.run(_run_beside, ledger, move)
+        database.close()
+        if problem is not None:
+            raise problem
 
     def compact(self) -> tuple[int, int]:
         """Rewrite the data file without free pages. Returns its size before and after."""
@@ -101,15 +119,40 @@ class OfflineStore:
 class _Unreadable(StoreListener):
     """Passes on records that can't be read."""
 
-    def __init__(self, on_broken: Callable[[str, str, str], None]) -> None:
-        self._on_broken = on_broken
+    def __init__(self, on_unreadable: Callable[[str, str, str], None]) -> None:
+        self._on_unreadable = on_unreadable
 
     def record_unreadable(self, table: str, key: str, fault: str) -> None:
-        self._on_broken(table, key, fault)
+        self._on_unreadable(table, key, fault)
+
+
+async def _run_beside(ledger: Ledger, move: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """Returns what ended `move` early. Raised inside the nursery it would come out wrapped.
+
+    Ctrl-C cancels: an interrupt must not hit the ledger in the middle of a commit.
+    """
+    problem: BaseException | None = None
+
+    async def cancel_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        nonlocal problem
+        async for _ in signals:
+            problem = KeyboardInterrupt()
+            scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(ledger.run)
+            nursery.start_soon(cancel_at_signal, signals, nursery.cancel_scope)
+            try:
+                await move()
+            except StoreError as error:
+                problem = error
+            nursery.cancel_scope.cancel()
+    return problem or ledger.failed
 
 
 def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool = False) -> OfflineStore:
-    """Raises StoreUnusable where no store is, unless it may be made, and StoreInUse if a process has it."""
+    """Raises StoreUnusable if there is no store and `create` is False, and StoreInUse if a process has it open."""
     try:
         there = (folder / "data.mdb").exists()
     except OSError as error:
@@ -122,8 +165,8 @@ def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool =
 def open_database(
     url: str, max_size: int, rules: StoreRules, *, create: bool = False
 ) -> AbstractContextManager[Maintained]:
-    """The same of a database; raises StoreUnreachable if it can't be reached."""
-    # Only where it is wanted: its driver is an extra.
+    """The same for a database. Raises StoreUnreachable if there is no connection."""
+    # Imported late: its driver is an extra.
     from holdfast.store.postgres import offline
 
     return offline.open_database(url, max_size, rules, create=create)

@@ -1,12 +1,10 @@
-"""The end of a drain: what still waits is handed to another holdfast, and forgotten here once that one has it on disk.
+"""The end of a drain: what still waits goes to another holdfast over HTTP.
 
-Nothing is delivered any more when this begins. Messages go in pages, several at a time on kept connections, and those
-of a page that were acknowledged are forgotten in one operation. An acknowledgement is a 2xx that names the message's
-own id: whatever else answers there, the message stays. So it does when the answer is lost; given a second time, the
-other side knows it by its id.
+Nothing is delivered any more when this begins. The messages of a page go several at a time on kept connections. An
+acknowledgement is a 2xx answer that names the message's own id. After any other answer, or none, the message stays.
 
-What the other side refuses is left here and the next one is tried. While it can't be reached or is overloaded the same
-one is tried again, until the time is over: it may just be starting.
+If the other side refuses a message, the message stays and the next one is tried. While the other side is unreachable or
+overloaded the same message is tried again until the deadline: the other side may just be starting.
 """
 
 import json
@@ -25,19 +23,20 @@ from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.dial import Origin
 from holdfast.http.errors import ExchangeError
 from holdfast.http.transport import Answer
-from holdfast.store.port import HandOver, Shelve, Store
+from holdfast.store.port import Shelve, Store
+from holdfast.store.transfer import transfer
 
 PAGE = 128
 AT_ONCE = 16
 PAUSE = 0.5
-"""Seconds between two tries of one message while the other side can't be reached."""
+"""Seconds between two tries of one message while the other side is unreachable."""
 ANSWER_WITHIN = 10.0
 _OVERLOADED = (429, 503)
 
 
 @dataclass(slots=True)
-class HandedOver:
-    """How many messages the other side has, by host, and what was said of those that it was offered and has not."""
+class HandoffReport:
+    """How many messages the other side has, by host, and why it has not the others that it was offered."""
 
     by_host: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -47,50 +46,53 @@ class HandedOver:
         return self.by_host.total()
 
 
-class HandingOver:
-    """`to` was written by the operator, so it is reached as a route's own host is. `token` is shown there."""
+class OutgoingHandoff:
+    """The sink of a transfer to another holdfast. `deadline` is on trio's clock.
 
-    def __init__(self, store: Store, carrier: Carrier, to: Address, token: bytes) -> None:
-        self._store = store
+    An operator wrote the address `to`, so it is reached like a route's own host. `token` authorizes the requests.
+    """
+
+    def __init__(self, carrier: Carrier, to: Address, token: bytes, deadline: float) -> None:
         self._carrier = carrier
         self._origin = Origin("http", to.host, to.port, ROUTE_ZONE)
         self._head = f"host: {to}\r\nholdfast-token: ".encode() + token + b"\r\n"
-        self.done = HandedOver()
+        self._deadline = deadline
+        self.report = HandoffReport()
 
-    async def run(self, deadline: float) -> None:
-        """Offer everything that waits, until the deadline on trio's clock."""
-        # What was submitted until now, such as attempts that were cut off, is on disk after this.
-        await self._store.perform(Shelve([]))
-        after: bytes | None = None
-        while trio.current_time() < deadline:
-            page, after = await self._store.waiting(after, PAGE)
-            taken = await self._offer(page, deadline)
-            if taken:
-                await self._store.perform(HandOver(taken))
-                self.done.by_host.update(masked_lane(entry.message.lane) for entry in taken)
-            if after is None:
-                return
+    async def run(self, store: Store) -> None:
+        """Offer every waiting message until the deadline."""
+        # After this, all operations submitted so far are on disk, such as those of interrupted attempts.
+        await store.perform(Shelve([]))
+        await transfer(store.waiting, store.perform, self, PAGE)
 
-    async def _offer(self, page: list[Entry], deadline: float) -> list[Entry]:
-        taken: list[Entry] = []
+    @property
+    def is_over(self) -> bool:
+        return trio.current_time() >= self._deadline
+
+    async def give(self, page: list[Entry]) -> list[Entry]:
+        given: list[Entry] = []
         entries = iter(page)
         async with trio.open_nursery() as nursery:
             for _ in range(min(AT_ONCE, len(page))):
-                nursery.start_soon(self._offer_each, entries, taken, deadline)
-        return taken
+                nursery.start_soon(self._offer, entries, given)
+        return given
 
-    async def _offer_each(self, entries: Iterator[Entry], taken: list[Entry], deadline: float) -> None:
+    def forgotten(self, given: list[Entry]) -> None:
+        self.report.by_host.update(masked_lane(entry.message.lane) for entry in given)
+
+    async def _offer(self, entries: Iterator[Entry], given: list[Entry]) -> None:
         for entry in entries:
-            if trio.current_time() >= deadline:
+            if self.is_over:
                 return
-            refusal = await self._give(entry, deadline)
+            refusal = await self._send(entry)
             if refusal is None:
-                taken.append(entry)
+                given.append(entry)
             else:
-                self.done.left[refusal] += 1
+                self.report.left[refusal] += 1
 
-    async def _give(self, entry: Entry, deadline: float) -> str | None:
-        """Hand over one message; returns why not if it stays here."""
+    async def _send(self, entry: Entry) -> str | None:
+        """Returns why the other side has not taken the message; None if it has."""
+        deadline = self._deadline
         head, body = self._request(entry), entry.message.body
         refusal: str | None = None
         while True:
@@ -98,7 +100,7 @@ class HandingOver:
             try:
                 answer = await self._carrier.exchange(self._origin, head, body, min(deadline, now + ANSWER_WITHIN))
             except (ExchangeError, EgressDenied, NameNotResolved) as error:
-                # A last try that only ran out of time says less than the one before it.
+                # If the last try only ran out of time, the reason of the one before says more.
                 if refusal is None or trio.current_time() < deadline:
                     refusal = str(error)
             else:
@@ -123,7 +125,7 @@ class HandingOver:
 
 
 def _refusal(answer: Answer, entry: Entry) -> str | None:
-    """Why this answer is no acknowledgement; None if it is one."""
+    """Returns why an answer is no acknowledgement; None if it is one."""
     if answer.status // 100 != 2:
         return f"it answered {answer.status}{_slug(answer.body)}"
     acknowledged = dict(answer.headers).get(b"holdfast-message-id")
@@ -133,7 +135,7 @@ def _refusal(answer: Answer, entry: Entry) -> str | None:
 
 
 def _slug(body: bytes) -> str:
-    """What a problem document names the problem: the rest of it may quote what is secret."""
+    """The type of a problem document. The rest of it may quote secrets."""
     try:
         return ", " + str(json.loads(body)["type"]).rpartition(":")[2][:40]
     except (ValueError, TypeError, LookupError, RecursionError):
