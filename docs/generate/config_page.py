@@ -3,9 +3,9 @@
 import re
 from textwrap import wrap
 
+from holdfast.config.build import PREFIX
 from holdfast.config.faults import BadValue
 from holdfast.config.keys import REQUIRED, ROUTE, SECTIONS, Key
-from holdfast.config.layers import PREFIX
 
 INTRODUCTION = f"""\
 # Config reference

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config import Config, ConfigError, Fault, build
+from holdfast.config import Config, ConfigError, ConfigFault, build
 
 URL = "postgresql://holdfast:hunter2@db.example:5432/hooks?sslmode=require&application_name=a"
 
 
-def faults_of(mapping: dict[str, dict[str, object]], **surroundings: dict[str, str]) -> tuple[Fault, ...]:
+def faults_of(mapping: dict[str, dict[str, object]], **surroundings: dict[str, str]) -> tuple[ConfigFault, ...]:
     with pytest.raises(ConfigError) as caught:
         build(mapping, **surroundings)  # type: ignore[arg-type]
     return caught.value.faults

@@ -197,14 +197,16 @@ def handoff(arguments: list[str]) -> int:
 
 
 def _handoff_target(to: str | None, config: Config) -> DatabaseUrl:
-    from holdfast.config.database import database_url
-    from holdfast.config.faults import BadValue, Fault
+    from holdfast.config.faults import BadValue, ConfigFault
+    from holdfast.config.hosts import database_url
 
     if to is not None:
         try:
             return database_url(to)
         except BadValue as error:
-            raise CommandError(*(str(Fault("--to", *reason)) for reason in error.reasons), status=MISUSED) from None
+            raise CommandError(
+                *(str(ConfigFault("--to", *reason)) for reason in error.reasons), status=MISUSED
+            ) from None
     if config.store.url is None:
         raise CommandError("handoff needs --to, or store.url in the config", status=MISUSED)
     return config.store.url

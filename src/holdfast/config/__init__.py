@@ -1,20 +1,18 @@
-"""Settings: a TOML file, the environment and flags become one frozen Config, or every fault at once.
+"""Settings: a TOML file, the environment and flags become one frozen Config, or a ConfigError with every fault.
 
-tree.py      the Config tree that everyone reads
+tree.py      the Config tree; the sections that core owns (retry, circuit) are core's classes
 keys.py      every key: how it is read, its default, its meaning
-readers.py   what a value may be: a TOML value becomes a Config value, or a BadValue
-hosts.py     host names, patterns, networks, URLs and headers, as the readers need them
-database.py  the URL of a database
-layers.py    file, environment and flags laid over one another; unknown names
-rules.py     what must hold between keys
-files.py     the config's own file and those that it names, read within bounds
-build.py     build() and load(), which join the above
+readers.py   how values are read: durations, numbers, choices, lists, paths, addresses
+hosts.py     the syntax of host names, patterns, networks, addresses, URLs and headers
 units.py     durations and sizes
-faults.py    Fault and ConfigError
+rules.py     rules between keys
+build.py     build() and load(): layers, unknown names, defaults that depend on other keys
+files.py     reads the config file and the files that it names, within bounds
+faults.py    ConfigFault and ConfigError
 """
 
 from holdfast.config.build import build, config_file, default_store_path, load
-from holdfast.config.faults import ConfigError, Fault, unreadable
+from holdfast.config.faults import ConfigError, ConfigFault, unreadable
 from holdfast.config.files import read_regular, stat_regular
 from holdfast.config.hosts import is_loopback
 from holdfast.config.tree import (
@@ -39,11 +37,11 @@ __all__ = [
     "Address",
     "Config",
     "ConfigError",
+    "ConfigFault",
     "DatabaseUrl",
     "Delivery",
     "Drain",
     "Egress",
-    "Fault",
     "Ingest",
     "Listen",
     "Log",

@@ -1,4 +1,4 @@
-"""What is wrong with a config: one Fault a finding, one ConfigError for all of them together.
+"""What is wrong with a config: one ConfigFault a finding, one ConfigError for all of them together.
 
 A fault names the key and what is allowed. The value shows only where it was understood and can't be a secret: a number,
 a duration, a network. Text that nobody could read may be a secret that was put under the wrong key.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """One finding. `allowed` is empty where the problem itself says what to do."""
 
     key: str
@@ -30,7 +30,7 @@ class Fault:
 class ConfigError(Exception):
     """Every fault of a config at once; as text, one line each."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[ConfigFault]) -> None:
         super().__init__(faults)
         self.faults = tuple(faults)
 

@@ -1,8 +1,7 @@
-"""Host names, host patterns, networks, addresses, route URLs and route headers: checked, one spelling each.
+"""Host names, host patterns, networks, addresses, URLs and headers: checked, in one spelling each.
 
-Each function takes text and returns its canonical form, or raises BadValue. URLs and header values often are
-secrets, so no fault ever repeats one, nor any text that was not understood. `ascii_name` is also what a webhook's
-target is spelled by.
+Each function takes text and returns its canonical form, or raises BadValue. URLs and header values are often secrets:
+no fault repeats them, nor any text that was not understood. The targets of webhooks go through `ascii_name` too.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from holdfast.config.faults import BadValue, quoted, show
-from holdfast.config.tree import Address
+from holdfast.config.tree import Address, DatabaseUrl
 from holdfast.core.target import BadTarget, parse_target
 
 HOST_ALLOWED = 'a host name or an IP address, such as "hooks.example.com"'
@@ -23,34 +22,35 @@ URL_ALLOWED = 'an http or https URL, such as "https://hooks.example.com/in"'
 PROXY_ALLOWED = '"http://host:port", such as "http://proxy.internal.example:3128"'
 HANDOFF_ALLOWED = '"http://host:port", such as "http://holdfast.hooks.example:8800"'
 HEADER_ALLOWED = 'names of letters, digits and hyphens with values of visible ASCII, such as { x-team = "billing" }'
+DATABASE_ALLOWED = '"postgresql://user:password@host:5432/database", several hosts with commas between them'
 
 LONGEST_NAME = 253
 
 _TOO_LONG = f"is longer than {LONGEST_NAME} characters"
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# As a last label, what makes a resolver take the whole for an address: 127.1, 2130706433, 0x7f.1.
+# With such a last label a resolver reads the whole name as an address: 127.1, 2130706433, 0x7f.1.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PUNYCODE = "xn--"
 _JOINERS = "\u200c\u200d"
 _URL_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?)?")
+_DATABASE_SCHEME = re.compile(r"postgres(?:ql)?://")
+_KEY_VALUE_PAIRS = re.compile(r"\s*[a-z_]+\s*=")
+_DATABASE_OPTION = r"[a-z_]+=[^@?&=]*"
+# No part holds a character that would end it: libpq takes "user:a/b@host" for a host, a port and a database.
+_DATABASE_PARTS = re.compile(
+    rf"(?:[^@/?]*@)?(?P<hosts>[^@/?]*)(?P<name>/[^@/?]*)?(?:\?{_DATABASE_OPTION}(?:&{_DATABASE_OPTION})*)?"
+)
+_DATABASE_HOST = re.compile(r"(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]|%2[Ff][^:]*)(?::(?P<port>[0-9]{1,5}))?")
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 
-# The connection's own, and those that holdfast itself writes for every message.
+# Headers of the connection, and those that holdfast writes for every message.
 _RESERVED_HEADERS = frozenset(
-    {
-        *(
-            "host",
-            "content-length",
-            "transfer-encoding",
-            "connection",
-            "keep-alive",
-            "te",
-            "trailer",
-            "upgrade",
-        ),
+    (
+        *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"),
         *("webhook-id", "webhook-timestamp", "webhook-signature"),
-    }
+    )
 )
 _RESERVED_PREFIXES = ("holdfast-", "proxy-")
 
@@ -58,8 +58,8 @@ _RESERVED_PREFIXES = ("holdfast-", "proxy-")
 def ascii_name(text: str) -> str:
     """A name or dotted quad as it is looked up: lower case, international labels in the xn-- form of UTS 46.
 
-    Or a ValueError that says what is wrong, to be read behind the name. Where there is another spelling in plain ASCII
-    (full-width letters, ideographic dots) it is refused, not mapped: nobody has to guess which name is meant.
+    Raises a ValueError whose text reads after the name. Characters that stand for plain ASCII (full-width letters,
+    ideographic dots) are refused, not mapped: nobody has to guess which name is meant.
     """
     if len(text) > LONGEST_NAME:
         raise ValueError(_TOO_LONG)
@@ -88,7 +88,7 @@ def _ascii_label(label: str) -> str:
 
 def _mapped(label: str) -> str:
     """The xn-- form of a label that is not ASCII, by the mapping of UTS 46 as browsers use it: ß and joiners stay."""
-    # Here and below, as it brings tables of half a megabyte.
+    # Imported late: its tables take half a megabyte.
     import idna
 
     try:
@@ -176,7 +176,7 @@ DENIED_BY_NAME = (
 
 
 def names_among(entries: Iterable[str]) -> list[str]:
-    """Of networks and patterns, as above, those that are judged by the name of a host."""
+    """The patterns among networks and patterns: those that match the name of a host."""
     return [entry for entry in entries if "/" not in entry and not _is_address(entry)]
 
 
@@ -192,14 +192,14 @@ def listen_address(text: str) -> Address:
 
 
 def proxy_address(text: str) -> Address:
-    """What a proxy's URL says: plain http, a host and a port. Credentials come from a file of their own."""
+    """The host and port of a proxy's URL, which is plain http. Credentials are in a file."""
     if "@" in text:
         raise BadValue(("holds credentials; put them into delivery.proxy_credentials_file", PROXY_ALLOWED))
     return _plain_http(text, "is not the URL of an HTTP proxy", PROXY_ALLOWED)
 
 
 def handoff_address(text: str) -> Address:
-    """Where another holdfast takes webhooks: it speaks plain http, and asks for a token rather than a password."""
+    """The host and port of another holdfast's ingest: plain http, with a token instead of a password."""
     if "@" in text:
         raise BadValue(("holds credentials; what is shown there is the token of ingest.token_file", HANDOFF_ALLOWED))
     return _plain_http(text, "is not the ingest address of another holdfast", HANDOFF_ALLOWED)
@@ -235,8 +235,34 @@ def route_url(text: str) -> str:
     return text
 
 
+def database_url(text: str) -> DatabaseUrl:
+    """The URL of a database, as libpq reads its shape. Its options are judged where it is used. It holds a password, so
+    no fault repeats a part of it.
+    """
+    scheme = _DATABASE_SCHEME.match(text)
+    if scheme is None:
+        pairs = "a list of key=value pairs, " if _KEY_VALUE_PAIRS.match(text) else ""
+        raise BadValue((f"is {pairs}not a postgresql:// URL", DATABASE_ALLOWED))
+    if not text.isprintable() or " " in text:
+        raise BadValue(("holds a space or a line break, perhaps at its end", DATABASE_ALLOWED))
+    if _BAD_PERCENT.search(text):
+        raise BadValue(("has a percent sign that encodes nothing; the sign itself is written %25", DATABASE_ALLOWED))
+    parts = _DATABASE_PARTS.fullmatch(text, scheme.end())
+    if parts is None:
+        problem = "can't be read; in a name or password @ is written %40, / is %2F and ? is %3F, in an option = is %3D"
+        raise BadValue((problem, DATABASE_ALLOWED))
+    if not all(_is_database_host(host) for host in parts["hosts"].split(",")):
+        raise BadValue(("has a host or port that is none", DATABASE_ALLOWED))
+    return DatabaseUrl(text, f"postgresql://{parts['hosts']}{parts['name'] or ''}")
+
+
+def _is_database_host(text: str) -> bool:
+    found = _DATABASE_HOST.fullmatch(text)
+    return found is not None and (found["port"] is None or 1 <= int(found["port"]) <= 65535)
+
+
 def route_headers(table: dict[str, object]) -> tuple[tuple[str, str], ...]:
-    """Header pairs as written; every header that can't be sent is a reason of its own."""
+    """Header pairs as written. Each header that can't be sent is a reason of its own."""
     reasons: list[tuple[str, str]] = []
     seen: set[str] = set()
     for number, (name, value) in enumerate(table.items(), 1):
@@ -244,7 +270,7 @@ def route_headers(table: dict[str, object]) -> tuple[tuple[str, str], ...]:
         if problem is None and name.lower() in seen:
             problem = "is given twice"
         if problem is not None:
-            # What is no name may be a whole header, value and all.
+            # Text that is not a header name may be a whole header with its value.
             shown = f"the header {quoted(name)}" if _HEADER_NAME.fullmatch(name) else f"header {number}"
             reasons.append((f"{shown} {problem}", HEADER_ALLOWED))
         seen.add(name.lower())

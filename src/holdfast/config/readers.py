@@ -1,8 +1,8 @@
-"""What a value may be. A Reader turns a TOML value into a Config value, or says what is allowed.
+"""Readers: each turns a TOML value into a Config value, or raises BadValue with what is allowed.
 
-Types are strict: a bool is no number, and a duration or size is text with a unit. `from_text` first turns the
-text of an environment variable or a flag into what TOML would have held, so that one `read` judges them all.
-Readers whose result may be None take "" for "not set".
+Types are strict: a bool is no number, and a duration or size is text with a unit. `from_text` first turns the text of
+an environment variable or a flag into a TOML value, so that one `read` judges them all. A reader whose result may be
+None takes "" for "not set".
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import database, hosts
+from holdfast.config import hosts
 from holdfast.config.faults import BadValue, quoted, show
-from holdfast.config.tree import Address, DatabaseUrl, Sign
+from holdfast.config.tree import Sign
 from holdfast.config.units import (
     DURATION_ALLOWED,
     SIZE_ALLOWED,
@@ -24,10 +24,13 @@ from holdfast.config.units import (
     parse_size,
 )
 
+GROUP_ALLOWED = 'a group\'s name or number, such as "ops"'
+USER_AGENT_ALLOWED = 'visible ASCII, such as "shop-webhooks/2.1"'
+
 
 def toml_value(text: str) -> object:
-    """The text as a TOML value; text that is none stays text, for the reader to refuse with its own words."""
-    # Only needed when a number, list or table comes from outside the file.
+    """The text as a TOML value. Text that is none stays text: the reader refuses it."""
+    # Needed only when a number, list or table comes from outside the file.
     import tomllib
 
     try:
@@ -112,7 +115,7 @@ def number(maximum: int, *, above_zero: bool = False) -> Reader:
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadValue((f"{show(value)} is not a number", allowed))
-        # Asked this way round, "not a number" is out of range as well.
+        # Written this way, NaN is out of range as well.
         if not 0 <= value <= maximum or (above_zero and value == 0):
             raise BadValue((f"{show(value)} is out of range", allowed))
         return float(value)
@@ -126,7 +129,7 @@ def choice(*options: str | int) -> Reader:
 
     def read(value: object) -> str | int:
         for option in options:
-            # By type too, since true equals 1 and 202.0 equals 202.
+            # By type too: true equals 1, and 202.0 equals 202.
             if type(value) is type(option) and value == option:
                 return option
         raise BadValue((f"{show(value)} is not one of the choices", allowed))
@@ -135,7 +138,7 @@ def choice(*options: str | int) -> Reader:
 
 
 def many(item: Callable[[str], str], allowed: str) -> Reader:
-    """A list of text items without repeats; each bad one is a reason of its own, and named by its place."""
+    """A list of text items without repeats. Each bad item is a reason of its own, named by its place."""
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list):
@@ -177,57 +180,39 @@ def _ports_from_text(text: str) -> object:
     return [item if item == "*" else toml_value(item) for item in items]
 
 
-def _read_path(value: object) -> Path | None:
-    text = _text(value, "a path")
+def parsed(parse: Callable[[str], object], allowed: str, *, unset: bool = False) -> Reader:
+    """Text that `parse` understands. With `unset`, "" is None."""
+
+    def read(value: object) -> object:
+        text = _text(value, allowed)
+        return None if unset and not text else parse(text)
+
+    return Reader(read)
+
+
+def _path(text: str) -> Path | None:
     if "\0" in text:
         raise BadValue((f"{show(text)} is not a path", "a path without NUL"))
     return Path(text) if text else None
 
 
-def _read_address(value: object) -> Address:
-    return hosts.listen_address(_text(value, hosts.ADDRESS_ALLOWED))
+def _group(text: str) -> str:
+    # The names that useradd and directory services take. Whether the group exists shows where it is used.
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", text):
+        raise BadValue((f"{show(text)} is not a group", GROUP_ALLOWED))
+    return text
 
 
-def _read_optional_address(value: object) -> Address | None:
-    return None if value == "" else _read_address(value)
-
-
-def _read_group(value: object) -> str | None:
-    allowed = 'a group\'s name or number, such as "ops"'
-    text = _text(value, allowed)
-    # What useradd and directory services take; whether there is such a group is known only where it is used.
-    if text and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", text):
-        raise BadValue((f"{show(text)} is not a group", allowed))
-    return text or None
-
-
-def _read_user_agent(value: object) -> str | None:
-    allowed = 'visible ASCII, such as "shop-webhooks/2.1"'
-    text = _text(value, allowed)
-    if not re.fullmatch(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?", text):
-        raise BadValue((f"{show(text)} can't be sent as a header", allowed))
-    return text or None
+def _user_agent(text: str) -> str:
+    if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", text):
+        raise BadValue((f"{show(text)} can't be sent as a header", USER_AGENT_ALLOWED))
+    return text
 
 
 def _read_headers(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
         raise BadValue(("is not a table", hosts.HEADER_ALLOWED))
     return hosts.route_headers(value)
-
-
-def _read_proxy(value: object) -> Address | None:
-    text = _text(value, hosts.PROXY_ALLOWED)
-    return hosts.proxy_address(text) if text else None
-
-
-def _read_handoff(value: object) -> Address | None:
-    text = _text(value, hosts.HANDOFF_ALLOWED)
-    return hosts.handoff_address(text) if text else None
-
-
-def _read_database(value: object) -> DatabaseUrl | None:
-    text = _text(value, database.ALLOWED)
-    return database.database_url(text) if text else None
 
 
 def _read_sign(value: object) -> Sign | None:
@@ -240,8 +225,8 @@ def _read_sign(value: object) -> Sign | None:
         raise BadValue(("has another key than scheme, secret_file and secret_env", allowed))
     scheme = value.get("scheme", "standard-webhooks")
     if scheme != "standard-webhooks":
-        raise BadValue(("names no scheme that is known", '"standard-webhooks"'))
-    secret_file = _read_path(value.get("secret_file", ""))
+        raise BadValue(("names an unknown scheme", '"standard-webhooks"'))
+    secret_file = _path(_text(value.get("secret_file", ""), "a path"))
     secret_env = _text(value.get("secret_env", ""), allowed)
     if bool(secret_file) == bool(secret_env):
         problem = "names both secret_file and secret_env" if secret_file else "names no secret_file or secret_env"
@@ -252,18 +237,18 @@ def _read_sign(value: object) -> Sign | None:
 
 
 BOOLEAN = Reader(_read_boolean, toml_value)
-PATH = Reader(_read_path)
-ADDRESS = Reader(_read_address)
-OPTIONAL_ADDRESS = Reader(_read_optional_address)
-GROUP = Reader(_read_group)
+PATH = parsed(_path, "a path")
+ADDRESS = parsed(hosts.listen_address, hosts.ADDRESS_ALLOWED)
+OPTIONAL_ADDRESS = parsed(hosts.listen_address, hosts.ADDRESS_ALLOWED, unset=True)
+GROUP = parsed(_group, GROUP_ALLOWED, unset=True)
 HOSTS = many(hosts.host_name, hosts.HOST_ALLOWED)
 PATTERNS = many(hosts.host_pattern, hosts.PATTERN_ALLOWED)
 NETWORKS = many(hosts.network_or_pattern, hosts.NETWORK_ALLOWED)
 PORTS = Reader(_read_ports, _ports_from_text)
-USER_AGENT = Reader(_read_user_agent)
-URL = Reader(lambda value: hosts.route_url(_text(value, hosts.URL_ALLOWED)))
-PROXY = Reader(_read_proxy)
-HANDOFF = Reader(_read_handoff)
-DATABASE = Reader(_read_database)
+USER_AGENT = parsed(_user_agent, USER_AGENT_ALLOWED, unset=True)
+URL = parsed(hosts.route_url, hosts.URL_ALLOWED)
+PROXY = parsed(hosts.proxy_address, hosts.PROXY_ALLOWED, unset=True)
+HANDOFF = parsed(hosts.handoff_address, hosts.HANDOFF_ALLOWED, unset=True)
+DATABASE = parsed(hosts.database_url, hosts.DATABASE_ALLOWED, unset=True)
 SIGN = Reader(_read_sign, toml_value)
 HEADERS = Reader(_read_headers, toml_value)

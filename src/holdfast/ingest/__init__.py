@@ -2,7 +2,6 @@
 
 handler.py           Ingest, the gate and handler of the server
 admission.py         who may send to ingest, decided by the head alone
-target.py            the grammar of targets, and the lane of a target
 target_forms.py      the four forms in which a request names its target
 headers.py           which headers are forwarded; Holdfast-Delay and Idempotency-Key
 incoming_handoff.py  a message that another holdfast hands over

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from hmac import compare_digest
 from pathlib import Path
 
-from holdfast.config import Address, ConfigError, Fault, read_regular, unreadable
+from holdfast.config import Address, ConfigError, ConfigFault, read_regular, unreadable
+from holdfast.core.target import Target
 from holdfast.http.codec import RequestHead
 from holdfast.ingest.refusals import BROWSER, NO_HANDOFF, WRONG_HOST, WRONG_METHOD, WRONG_TOKEN, Refused
-from holdfast.ingest.target import Target
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -30,10 +30,10 @@ def read_token(path: Path) -> bytes:
     try:
         token = read_regular(path).strip()
     except OSError as error:
-        raise ConfigError([Fault("ingest.token_file", unreadable(path, error))]) from error
+        raise ConfigError([ConfigFault("ingest.token_file", unreadable(path, error))]) from error
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
-            [Fault("ingest.token_file", f"{path} holds no token", "one line of visible ASCII characters")]
+            [ConfigFault("ingest.token_file", f"{path} holds no token", "one line of visible ASCII characters")]
         )
     return token
 

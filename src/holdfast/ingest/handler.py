@@ -12,13 +12,13 @@ from typing import Any, NoReturn, Protocol
 from holdfast.config import Address, Config
 from holdfast.core.errors import EgressDenied, StoreError, StoreFull
 from holdfast.core.message import Message, MessageId, id_text
+from holdfast.core.target import lane_of
 from holdfast.http.codec import RequestHead
 from holdfast.http.message import Headers, PendingResponse, Request, Response
 from holdfast.ingest.admission import AccessCheck, OwnAddress
 from holdfast.ingest.headers import Pair, SplitHeaders, idempotency_key, message_headers, parse_delay, split_headers
 from holdfast.ingest.incoming_handoff import accept_from_handoff
 from holdfast.ingest.refusals import EGRESS_DENIED, HOST_SHARE_USED, KEY_REUSED, STORE_FAILED, STORE_FULL, Refused
-from holdfast.ingest.target import lane_of
 from holdfast.ingest.target_forms import TargetForms
 from holdfast.store.port import Accept, Acceptance, Accepted, Duplicate, Hearing
 

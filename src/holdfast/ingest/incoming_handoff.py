@@ -14,10 +14,11 @@ from holdfast.config import Config
 from holdfast.core.handoff_header import HandoffFacts, handoff_digest, read_handoff
 from holdfast.core.idempotency import body_digest
 from holdfast.core.message import Message
+from holdfast.core.target import Target, lane_of
 from holdfast.http.message import Request
 from holdfast.ingest.headers import SplitHeaders
 from holdfast.ingest.refusals import BAD_HANDOFF, UNKNOWN_ROUTE, Refused
-from holdfast.ingest.target import Target, lane_of, parse_target
+from holdfast.ingest.target_forms import parse_target
 from holdfast.store.port import Accept, IdempotencyKey
 
 

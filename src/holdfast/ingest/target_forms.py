@@ -9,8 +9,12 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from holdfast.config import Ingest, Route
+from holdfast.config.hosts import ascii_name
+from holdfast.core import target as grammar
+from holdfast.core.target import BadTarget, Target, make_target, matches_host
 from holdfast.ingest.admission import OwnAddress
 from holdfast.ingest.refusals import (
+    BAD_TARGET,
     DOT_SEGMENTS,
     NO_TARGET,
     NOT_PROXIED,
@@ -18,7 +22,6 @@ from holdfast.ingest.refusals import (
     UNKNOWN_ROUTE,
     Refused,
 )
-from holdfast.ingest.target import Target, make_target, matches_host, parse_target
 
 ROUTE_PREFIX = b"/to/"
 
@@ -129,6 +132,14 @@ class TargetForms:
             f"a header, {here}/ with Holdfast-Target: https://api.example.com/hooks/7; "
             f"or as HTTP proxy, http_proxy={here} for hosts in ingest.proxy_hosts."
         )
+
+
+def parse_target(url: bytes | str) -> Target:
+    """The target that a URL names, or Refused with what to change."""
+    try:
+        return grammar.parse_target(url, ascii_name)
+    except BadTarget as error:
+        raise Refused(BAD_TARGET, f"The target {error}.") from None
 
 
 def _has_dot_segment(path: bytes) -> bool:

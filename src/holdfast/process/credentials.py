@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import Config, ConfigError, DatabaseUrl, Fault, read_regular, unreadable
+from holdfast.config import Config, ConfigError, ConfigFault, DatabaseUrl, read_regular, unreadable
 from holdfast.core.errors import SecretMissing
 from holdfast.delivery.service import RouteKeys
 from holdfast.delivery.signing import Signer
@@ -34,7 +34,7 @@ class Credentials:
 
 def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
     """All of them, or a ConfigError with every fault."""
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     token = authorization = contexts = None
     signers: dict[str, Signer] = {}
     certificates: dict[str, ClientCertificate] = {}
@@ -62,13 +62,13 @@ def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
 
 
 @contextmanager
-def _gathered(faults: list[Fault], key: str) -> Iterator[None]:
+def _gathered(faults: list[ConfigFault], key: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
         faults.extend(error.faults)
     except (SecretMissing, UnusableFile) as error:
-        faults.append(Fault(key, str(error)))
+        faults.append(ConfigFault(key, str(error)))
 
 
 def judge_database(url: DatabaseUrl) -> None:
@@ -77,10 +77,12 @@ def judge_database(url: DatabaseUrl) -> None:
         from holdfast.store.postgres.connection import url_fault
     except ImportError as error:
         missing = f'needs the extra "postgres" ({error})'
-        raise ConfigError([Fault("store.url", missing, 'with holdfast installed as "holdfast[postgres]"')]) from error
+        raise ConfigError(
+            [ConfigFault("store.url", missing, 'with holdfast installed as "holdfast[postgres]"')]
+        ) from error
     unknown = url_fault(url.whole)
     if unknown is not None:
-        raise ConfigError([Fault("store.url", unknown)])
+        raise ConfigError([ConfigFault("store.url", unknown)])
 
 
 def _read_login(path: Path) -> bytes:

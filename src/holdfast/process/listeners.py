@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import trio
 
-from holdfast.config import Address, ConfigError, Fault
+from holdfast.config import Address, ConfigError, ConfigFault
 from holdfast.config import Listen as Wanted
 from holdfast.core.ownership import Role
 from holdfast.http.sockets import open_tcp_listeners, open_unix_listener
@@ -55,7 +55,7 @@ def group_number(name: str | None) -> int | None:
         if name.isdecimal() and int(name) <= HIGHEST_GROUP:
             return int(name)
     problem = "there is no such group on this machine"
-    raise ConfigError([Fault("listen.control_group", problem, "the name or number of a group")])
+    raise ConfigError([ConfigFault("listen.control_group", problem, "the name or number of a group")])
 
 
 async def _listen(address: Address) -> list[trio.SocketListener]:

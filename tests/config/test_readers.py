@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Address, Config, ConfigError, Fault, Sign, build
+from holdfast.config import Address, Config, ConfigError, ConfigFault, Sign, build
 
 
 def nest(values: dict[str, object]) -> dict[str, dict[str, object]]:
@@ -29,7 +29,7 @@ def value_of(dotted: str, value: object) -> Any:
     return getattr(getattr(make({dotted: value}), section), name)
 
 
-def faults_of(mapping: dict[str, Any]) -> tuple[Fault, ...]:
+def faults_of(mapping: dict[str, Any]) -> tuple[ConfigFault, ...]:
     with pytest.raises(ConfigError) as caught:
         build(mapping)
     return caught.value.faults
@@ -479,7 +479,7 @@ def test_a_signed_route() -> None:
     ("table", "problem"),
     [
         ("yes", "is not a table"),
-        ({"scheme": "hmac", "secret_env": "X"}, "names no scheme that is known"),
+        ({"scheme": "hmac", "secret_env": "X"}, "names an unknown scheme"),
         ({"scheme": "standard-webhooks"}, "names no secret_file or secret_env"),
         ({"secret_file": "/s", "secret_env": "X"}, "names both"),
         ({"secret_env": "A B"}, "is not the name of an environment variable"),
