@@ -5,10 +5,10 @@ import random
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from holdfast.http.deadlines import SPARE, Deadline, Deadlines
+from holdfast.http.deadlines import MAX_STALE, Deadline, Deadlines
 
 
-class Told:
+class Recorded:
     """Deadlines by number, and when each of them passed."""
 
     def __init__(self) -> None:
@@ -20,89 +20,89 @@ class Told:
 
 
 async def test_each_passes_at_its_own_moment_whatever_the_order(autojump_clock: MockClock) -> None:
-    told = Told()
+    recorded = Recorded()
     begin = trio.current_time()
     for number in (5, 1, 3):
-        told.new(number).set(begin + number)
+        recorded.new(number).set(begin + number)
     await trio.sleep(2)
-    told.new(2).set(begin + 2.5)
+    recorded.new(2).set(begin + 2.5)
     await trio.sleep(10)
-    assert told.passed == [(begin + 1, 1), (begin + 2.5, 2), (begin + 3, 3), (begin + 5, 5)]
+    assert recorded.passed == [(begin + 1, 1), (begin + 2.5, 2), (begin + 3, 3), (begin + 5, 5)]
 
 
 async def test_one_that_is_set_again_counts_from_then_on(autojump_clock: MockClock) -> None:
-    told = Told()
+    recorded = Recorded()
     begin = trio.current_time()
-    deadline = told.new(7)
+    deadline = recorded.new(7)
     deadline.set(begin + 1)
     deadline.set(begin + 4)
     await trio.sleep(2)
-    assert told.passed == []
+    assert recorded.passed == []
     deadline.set(begin + 3)
     await trio.sleep(10)
-    assert told.passed == [(begin + 3, 7)]
+    assert recorded.passed == [(begin + 3, 7)]
     deadline.set(begin + 20)
     await trio.sleep(10)
-    assert told.passed == [(begin + 3, 7), (begin + 20, 7)]
+    assert recorded.passed == [(begin + 3, 7), (begin + 20, 7)]
 
 
 async def test_one_that_is_set_to_the_same_moment_passes_once(autojump_clock: MockClock) -> None:
-    told = Told()
-    deadline, moment = told.new(1), trio.current_time() + 1
+    recorded = Recorded()
+    deadline, moment = recorded.new(1), trio.current_time() + 1
     for _ in range(3):
         deadline.set(moment)
     await trio.sleep(5)
-    assert told.passed == [(moment, 1)]
+    assert recorded.passed == [(moment, 1)]
 
 
 async def test_a_cleared_one_never_passes(autojump_clock: MockClock) -> None:
-    told = Told()
-    deadline = told.new(1)
+    recorded = Recorded()
+    deadline = recorded.new(1)
     deadline.set(trio.current_time() + 1)
     deadline.clear()
     deadline.clear()
     await trio.sleep(5)
-    assert told.passed == []
+    assert recorded.passed == []
 
 
 async def test_the_timer_ends_when_nothing_is_left_and_begins_again(autojump_clock: MockClock) -> None:
     def tasks() -> int:
         return trio.lowlevel.current_statistics().tasks_living
 
-    told, before = Told(), tasks()
+    recorded, before = Recorded(), tasks()
     for number in range(3):
-        told.new(number).set(trio.current_time() + 1)
+        recorded.new(number).set(trio.current_time() + 1)
         assert tasks() == before + 1
         await trio.sleep(2)
         await wait_all_tasks_blocked()
         assert tasks() == before
-    assert [number for _, number in told.passed] == [0, 1, 2]
+    assert [number for _, number in recorded.passed] == [0, 1, 2]
 
 
 async def test_cleared_ones_are_not_kept(autojump_clock: MockClock) -> None:
-    told = Told()
-    deadlines = [told.new(number) for number in range(100)]
+    recorded = Recorded()
+    deadlines = [recorded.new(number) for number in range(100)]
     for _ in range(1_000):
         for deadline in deadlines:
             deadline.set(trio.current_time() + 30)
-    assert len(told.deadlines) <= 2 * len(deadlines) + 2 * SPARE
+    assert len(recorded.deadlines) <= 2 * len(deadlines) + 2 * MAX_STALE
 
 
 async def test_dropped_ones_are_not_kept(autojump_clock: MockClock) -> None:
-    told = Told()
+    recorded = Recorded()
     for number in range(10_000):
-        deadline = told.new(number)
+        deadline = recorded.new(number)
         deadline.set(trio.current_time() + 30)
         deadline.drop()
-    assert len(told.deadlines) <= 2 * SPARE
+    assert len(recorded.deadlines) <= 2 * MAX_STALE
     await trio.sleep(60)
-    assert told.passed == []
+    assert recorded.passed == []
 
 
 async def test_by_chance_against_a_plain_table(autojump_clock: MockClock) -> None:
     for seed in range(20):
-        chance, told, plain = random.Random(seed), Told(), dict[int, float]()
-        deadlines = [told.new(number) for number in range(40)]
+        chance, recorded, plain = random.Random(seed), Recorded(), dict[int, float]()
+        deadlines = [recorded.new(number) for number in range(40)]
         expected: list[tuple[float, int]] = []
         for _ in range(400):
             number = chance.randrange(40)
@@ -118,4 +118,4 @@ async def test_by_chance_against_a_plain_table(autojump_clock: MockClock) -> Non
             plain = {number: moment for number, moment in plain.items() if number not in over}
         await trio.sleep(100)
         expected += [(moment, number) for number, moment in plain.items()]
-        assert told.passed == sorted(expected), seed
+        assert recorded.passed == sorted(expected), seed

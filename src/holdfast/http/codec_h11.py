@@ -1,4 +1,4 @@
-"""The engine that is always there: h11, pure Python."""
+"""The engine that is always available: h11, pure Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import h11
 
 from holdfast.http.message import Headers
 
-# strict.py has bounded the head already, so h11's own limit on incomplete ones must never be what decides.
+# head_grammar.py limits heads already, so h11's own limit must never decide.
 _NO_LIMIT = 1 << 30
 
 
@@ -29,7 +29,7 @@ class H11Engine:
 def _read(role: type[h11.SERVER] | type[h11.CLIENT], raw: bytes) -> object:
     connection = h11.Connection(role, max_incomplete_event_size=_NO_LIMIT)
     if role is h11.CLIENT:
-        # h11 reads an answer only after a request; which one makes no difference to the reading of a head.
+        # h11 reads a response only after a request. Any request will do.
         connection.send(h11.Request(method="GET", target="/", headers=[("host", "-")]))
         connection.send(h11.EndOfMessage())
     connection.receive_data(raw)

@@ -1,4 +1,4 @@
-"""The fast engine: httptools, which is Node's llhttp."""
+"""The fast engine: httptools, a binding of Node's llhttp."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, ra
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
-        # CONNECT or an Upgrade header: the head was read whole, and what follows it is not for this engine.
+        # CONNECT or an Upgrade header: the head is complete, and the rest is not for this engine.
         pass
     except httptools.HttpParserError as error:
         raise ValueError(str(error)) from error

@@ -1,7 +1,6 @@
-"""One dialled connection, plain or TLS, and how it comes about.
+"""An open connection to an origin, plain or TLS.
 
-Both kinds fail with `OSError`, so that what uses them need not know which kind they are; a peer that misuses TLS fails
-with `TlsError`.
+Both kinds fail with `OSError`, so their users need not know the kind. A peer that misuses TLS causes a `TlsError`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from holdfast.http.errors import TlsEnded, TlsError
 from holdfast.http.wire import Data, Wire
 
 JOINED = 4096
-"""Up to here head and body are joined: that takes less than handing them over one by one."""
+"""Bodies up to this size are joined with the head, which is cheaper than sending both."""
 TLS_AT_ONCE = 16384
 HANDSHAKE_BYTES = 256 << 10
-"""What a peer may say in a handshake: a chain of certificates takes a few KiB, and some peers never come to an end."""
+"""The limit for a handshake. A chain of certificates takes a few KiB, and some peers never finish."""
 DATALESS_RECORDS = 32
-"""TLS records without data in one exchange: a few tickets come after a handshake, and keys are seldom renewed."""
+"""The limit of TLS records without data in one exchange. A few tickets follow a handshake, and keys seldom change."""
 
 _TLS_RECORD_TYPES = range(20, 25)
 _HANDSHAKE = b"\x16"
@@ -32,10 +31,10 @@ _TLS_VERSIONS = frozenset({"TLSv1.2", "TLSv1.3"})
 
 
 class Connection:
-    """A plain connection. `address` is the peer's, as "ip:port".
+    """A plain connection. `address` is the peer's, "ip:port".
 
-    `deadline` is that of the exchange under way: when it passes the connection is closed, and whoever waits on it
-    finds it `expired`. All waits of an exchange are on its connection, so that it needs no cancel scope.
+    When the `deadline` of an exchange passes, the connection is closed and marked `expired`. All waits of an exchange
+    are on its connection, so it needs no cancel scope.
     """
 
     def __init__(self, origin: Origin, dialled: Dialled, deadlines: Deadlines) -> None:
@@ -46,13 +45,13 @@ class Connection:
         self._wire = dialled.wire
 
     async def send_some(self, head: bytes, body: bytes) -> int:
-        """Sends what can be sent without the peer reading; the number of bytes taken."""
+        """Sends as much as fits into the socket's buffer. Returns the number of bytes."""
         if len(body) <= JOINED:
             return await self._wire.send(head + body)
         return await self._wire.send_both(head, body)
 
     async def send_rest(self, head: bytes, body: bytes, sent: int) -> None:
-        """Sends what comes after so many bytes."""
+        """Sends everything after the first `sent` bytes."""
         if sent < len(head):
             await self._send_all(memoryview(head)[sent:])
         await self._send_all(memoryview(body)[max(sent - len(head), 0) :])
@@ -64,7 +63,7 @@ class Connection:
         return await self._wire.receive(READ_SIZE)
 
     def is_quiet(self) -> bool:
-        """Whether an idle connection is as it should be: still there, and nothing to read on it."""
+        """Whether an idle connection can be used: open, with nothing to read."""
         return self._wire.is_quiet()
 
     def close(self) -> None:
@@ -103,7 +102,7 @@ class TlsConnection(Connection):
         return len(data)
 
     async def _send_all(self, data: memoryview) -> None:
-        """Slice by slice: what TLS is given at once it holds encrypted at once."""
+        """Sends in slices: TLS holds an encrypted copy of everything that it gets at once."""
         for place in range(0, len(data), TLS_AT_ONCE):
             try:
                 await self._stream.send_all(data[place : place + TLS_AT_ONCE])
@@ -127,10 +126,10 @@ class TlsConnection(Connection):
 
 
 class _RecordStream(trio.abc.Stream):
-    """The socket below TLS.
+    """The transport stream below TLS.
 
-    It hands up one record at a time, so that records nobody asked for stay visible in `held`. A failure to send
-    is noted and not raised: TLS would give up reading then, and the peer may have said why it closed.
+    It passes up one record at a time, so unexpected records stay visible in `held`. It stores a send error instead of
+    raising it: TLS would stop reading then, and the peer may have sent an answer before it closed.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -139,9 +138,9 @@ class _RecordStream(trio.abc.Stream):
         self.allowance: float = HANDSHAKE_BYTES
         self._hello_came = False
         self.dataless: float = -math.inf
-        """Records handed up in this exchange, less those that brought data. Those of a handshake do not count."""
+        """Records of this exchange minus those with data. Records of a handshake don't count."""
         self.send_error: tuple[int, str] | None = None
-        """Its number and text: the error itself would hold the frames that were sending, and what they sent."""
+        """Number and text. The error itself would hold the frames that were sending, and their data."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while (size := self._next_record()) is None:
@@ -164,7 +163,7 @@ class _RecordStream(trio.abc.Stream):
         return record
 
     def _next_record(self) -> int | None:
-        """The size of the first record held, or None as long as it is not whole."""
+        """Returns the size of the first record in `held`, or None if it is incomplete."""
         if self.held and self.held[0] not in _TLS_RECORD_TYPES:
             return len(self.held)
         size = 5 + int.from_bytes(self.held[3:5], "big")
@@ -186,16 +185,16 @@ class _RecordStream(trio.abc.Stream):
 
 
 def _refuse_slow_exchange(record: bytes) -> None:
-    """Raises OSError if a server's first handshake record chooses a finite field for the key exchange of TLS 1.3.
+    """Raises OSError if the server's first handshake record chooses a finite field for the key exchange of TLS 1.3.
 
-    With 8,192 bits that takes 0.1 s of CPU, before any certificate is checked, and `ssl` can't be told to offer none. A
-    request for another hello looks the same, and what comes after it can't choose another group than it did. A hello
-    cut into several records could hide its choice: it is refused, since no server has a reason to send one.
+    With 8,192 bits this takes 0.1 s of CPU, before any certificate is checked, and `ssl` has no option against it. A
+    HelloRetryRequest has the same format and fixes the group for the second hello. A hello that is split into several
+    records could hide its choice. It is refused, since no server has a reason to send one.
     """
     hello, size = record[9:], int.from_bytes(record[6:9], "big")
     if len(record) < 9 or record[5:6] != _SERVER_HELLO or len(hello) < size:
         raise OSError(errno.EPROTO, "its first record is not a whole server hello")
-    place = 40 + hello[34] if size > 34 else size  # behind version, random, session id, cipher suite and compression
+    place = 40 + hello[34] if size > 34 else size  # after version, random, session id, cipher suite and compression
     while place + 4 <= size:
         kind, length = (int.from_bytes(hello[at : at + 2], "big") for at in (place, place + 2))
         place += 4

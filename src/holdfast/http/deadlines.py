@@ -1,10 +1,10 @@
 """Many deadlines under one timer.
 
-A cancel scope of its own for every exchange costs 17 us, one whose deadline is moved in every phase 10. Here setting
-and clearing a deadline is one assignment: most are moved or cleared long before they pass, so what stands in the heap
-is looked at when its time comes, and put back if there is a later one by then.
+A cancel scope for every exchange costs 17 us, and 10 us if one scope's deadline is moved in every phase. Here setting
+and clearing a deadline is one assignment. Most deadlines are moved or cleared long before they pass. So an entry of the
+heap is checked when its time comes, and put back if the deadline is later by then.
 
-The timer is a task of trio's own that lives as long as there are entries: whoever has nothing to time out sleeps.
+The timer is a system task that lives as long as there are entries, so an idle process sleeps.
 """
 
 from __future__ import annotations
@@ -15,107 +15,104 @@ from heapq import heapify, heappop, heappush
 
 import trio
 
-SPARE = 64
-"""Entries of no use that are not worth a clean-up."""
+MAX_STALE = 64
+"""Stale entries that are not worth a clean-up."""
 
 NEVER = math.inf
 
 
 class Deadline:
-    """Somebody's deadline, which can be set again and again; `passed` is called once for each that passes."""
+    """A deadline that can be set again and again. `on_passed` is called each time that it passes."""
 
-    __slots__ = ("_deadlines", "_queued", "entry", "moment", "passed")
+    __slots__ = ("_deadlines", "_on_passed", "_queued", "entry", "time")
 
-    def __init__(self, deadlines: Deadlines, passed: Callable[[], None]) -> None:
+    def __init__(self, deadlines: Deadlines, on_passed: Callable[[], None]) -> None:
         self._deadlines = deadlines
+        self._on_passed = on_passed
         self._queued = NEVER
-        self.passed = passed
-        self.moment = NEVER
+        self.time = NEVER
         self.entry = 0
-        """The number of its entry in the heap; 0 while it has none."""
+        """The number of its entry in the heap, or 0."""
 
-    def set(self, moment: float) -> None:
-        """In trio's time; it takes the place of the one before."""
-        self.moment = moment
-        if moment < self._queued:
-            self._queue(moment)
+    def set(self, time: float) -> None:
+        """In trio's time. Replaces the previous one."""
+        self.time = time
+        if time < self._queued:
+            self._discard_entry()
+            self._queued = time
+            self.entry = self._deadlines.add(self, time)
 
     def clear(self) -> None:
-        self.moment = NEVER
+        self.time = NEVER
 
     def drop(self) -> None:
-        """It is not needed any more."""
-        self.moment = NEVER
-        self._leave()
+        """For a deadline that is not needed any more."""
+        self.time = NEVER
+        self._discard_entry()
 
-    def come_up(self, now: float) -> None:
-        """Its entry has come to the front of the heap and is gone from it."""
+    def check(self, now: float) -> None:
+        """Its entry has left the front of the heap."""
         self.entry, self._queued = 0, NEVER
-        if self.moment > now:
-            self.set(self.moment)
+        if self.time > now:
+            self.set(self.time)
         else:
-            self.moment = NEVER
-            self.passed()
+            self.time = NEVER
+            self._on_passed()
 
-    def _queue(self, moment: float) -> None:
-        self._leave()
-        self._queued = moment
-        self.entry = self._deadlines.add(self, moment)
-
-    def _leave(self) -> None:
+    def _discard_entry(self) -> None:
         if self.entry:
             self.entry, self._queued = 0, NEVER
-            self._deadlines.waste()
+            self._deadlines.count_stale()
 
 
 class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Deadline]] = []
         self._added = 0
-        self._wasted = 0
+        self._stale = 0
         self._next = NEVER
-        self._nap: trio.CancelScope | None = None
+        self._sleep: trio.CancelScope | None = None
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, deadline: Deadline, moment: float) -> int:
-        """The number of its entry."""
+    def add(self, deadline: Deadline, time: float) -> int:
+        """Returns the number of the entry."""
         self._added += 1
-        heappush(self._heap, (moment, self._added, deadline))
-        if self._nap is None:
-            self._nap = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(self._watch)
-        elif moment < self._next:
-            self._nap.cancel()
+        heappush(self._heap, (time, self._added, deadline))
+        if self._sleep is None:
+            self._sleep = trio.CancelScope()
+            trio.lowlevel.spawn_system_task(self._run)
+        elif time < self._next:
+            self._sleep.cancel()
         return self._added
 
-    def waste(self) -> None:
-        """One of the entries is of no use any more."""
-        self._wasted += 1
-        if self._wasted > SPARE + len(self._heap) // 2:
+    def count_stale(self) -> None:
+        """One more entry is stale. Removes all stale ones if they are too many."""
+        self._stale += 1
+        if self._stale > MAX_STALE + len(self._heap) // 2:
             self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
             heapify(self._heap)
-            self._wasted = 0
+            self._stale = 0
 
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while self._heap:
-            self._look(trio.current_time())
+            self._check_due(trio.current_time())
             self._next = self._heap[0][0] if self._heap else NEVER
             if self._heap:
-                with trio.CancelScope(deadline=self._next) as self._nap:
+                with trio.CancelScope(deadline=self._next) as self._sleep:
                     await trio.sleep_forever()
-        self._nap = None
+        self._sleep = None
 
-    def _look(self, now: float) -> None:
-        """At everything in front whose moment has come, or that is of no use."""
+    def _check_due(self, now: float) -> None:
+        """Removes entries from the front that are due or stale."""
         while self._heap:
-            moment, number, deadline = self._heap[0]
-            is_used = deadline.entry == number
-            if is_used and moment > now:
+            time, number, deadline = self._heap[0]
+            is_current = deadline.entry == number
+            if is_current and time > now:
                 return
             heappop(self._heap)
-            if is_used:
-                deadline.come_up(now)
+            if is_current:
+                deadline.check(now)
             else:
-                self._wasted -= 1
+                self._stale -= 1

@@ -1,4 +1,4 @@
-"""The same transport for everything that speaks httpx and is not on the hot path."""
+"""The transport for httpx clients, for use outside of the hot path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HttpxTransport(httpx.AsyncBaseTransport):
-    """The largest of httpx's four timeouts is taken as the one total deadline."""
+    """Uses the largest of httpx's four timeouts as the total deadline."""
 
     def __init__(self, transport: Transport, zone: str = "") -> None:
         self._transport = transport
@@ -31,7 +31,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.scheme not in _DEFAULT_PORTS:
-            raise httpx.UnsupportedProtocol(f"only http and https are spoken here, not {request.url.scheme!r}")
+            raise httpx.UnsupportedProtocol(f"the scheme must be http or https, not {request.url.scheme!r}")
         port = request.url.port or _DEFAULT_PORTS[request.url.scheme]
         origin = Origin(request.url.scheme, request.url.raw_host.decode("ascii").strip("[]"), port, self._zone)
         body = await request.aread()

@@ -1,4 +1,4 @@
-"""Sockets to listen on."""
+"""TCP and Unix sockets to listen on."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ BACKLOG = 1024
 
 
 async def open_tcp_listeners(host: str, port: int) -> list[trio.SocketListener]:
-    """One listener for each address that `host` names."""
+    """Opens one listener for each address of `host`."""
     return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
 
 
 async def open_unix_listener(path: str | os.PathLike[str], mode: int, group: int | None = None) -> trio.SocketListener:
-    """A listener on a Unix socket with this mode, for this group if one is given.
+    """Opens a Unix socket with this mode and, if given, this group.
 
-    A socket left over at `path` is replaced; one that somebody answers on is an OSError. It is its owner's alone from
-    its first moment, and refuses connections until it listens, so group and mode are set between the two. The process's
-    umask is left alone, other threads create files under it.
+    Replaces a stale socket at `path`. Raises OSError if a process answers there. At first only the owner may use the
+    new socket, and it refuses connections until it listens. Group and mode are set between the two. The umask of the
+    process stays as it is, because other threads create files under it.
     """
     name = os.fspath(path)
-    _remove_left_over(Path(name))
+    _remove_stale(Path(name))
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with ExitStack() as undo:
         undo.callback(listening.close)
-        # What bind makes takes its mode from the socket.
+        # bind gives the file the mode of the socket.
         os.fchmod(listening.fileno(), 0o600)
         await listening.bind(name)
         undo.callback(Path(name).unlink, missing_ok=True)
-        _give_to(name, mode, group)
+        _set_access(name, mode, group)
         listening.listen(BACKLOG)
         undo.pop_all()
     return trio.SocketListener(listening)
 
 
-def _give_to(name: str, mode: int, group: int | None) -> None:
-    """Set group and mode of the socket that was just made, and never of what another user put in its place."""
+def _set_access(name: str, mode: int, group: int | None) -> None:
+    """Sets group and mode of the new socket, and never of a file that another user put in its place."""
     node = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         made = os.fstat(node)
         if not stat.S_ISSOCK(made.st_mode) or made.st_uid != os.geteuid() or made.st_nlink != 1:
             raise PermissionError(errno.EPERM, "another user put something in its place")
-        # The name of the descriptor: of a path of this kind nothing else can be set, and it leads nowhere else.
+        # An O_PATH descriptor has no fchmod or fchown. Its path in /proc can lead nowhere else.
         held = f"/proc/self/fd/{node}"
         if group is not None:
             os.chown(held, -1, group)
@@ -66,7 +66,7 @@ def local_address(listener: trio.SocketListener) -> LocalAddress:
     return str(name[0]), int(name[1])
 
 
-def _remove_left_over(path: Path) -> None:
+def _remove_stale(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -79,9 +79,9 @@ def _remove_left_over(path: Path) -> None:
 
 
 def _is_answered(path: Path) -> bool:
-    """Whether somebody listens on a socket; only a refused connection proves that nobody does."""
+    """Whether a process listens on the socket. Only a refused connection proves that none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A connection that would have to wait, because the other's backlog is full, is an answer too.
+        # Non-blocking: a full backlog would block, and proves that a process listens.
         probe.setblocking(False)
         try:
             probe.connect(os.fspath(path))

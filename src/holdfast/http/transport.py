@@ -1,12 +1,13 @@
-"""The delivery side: one exchange at a time, from the addresses to the answer, under one total deadline.
+"""The client side: one exchange at a time, from the addresses to the answer, under one total deadline.
 
-What this module promises about an exchange:
-- The outcome is decided by the final status line and complete headers. Nothing that happens in the body of the
-  answer changes it, nor does a cancellation that comes after them: the answer is returned as far as it came.
-- The body of a request is sent from where it is, without a copy of it.
-- At most one resend, on a fresh connection, and only when a reused one ended before any byte of the answer.
-- Only addresses that the resolver gave are dialled, and a connection serves only the origin it was made for.
-- A connection from before a `renew` serves no exchange that begins after it.
+Rules for an exchange:
+- The final status line and its complete headers decide the outcome. Nothing in the body of the answer changes it, and
+  neither does a later cancellation: the answer is returned with as much of its body as arrived.
+- The body of the request is sent without a copy.
+- The request is sent again at most once, on a new connection, and only if a reused connection ended before any byte of
+  the answer.
+- Only addresses from the resolver are dialled, and a connection serves only the origin that it was opened for.
+- A connection that is older than a `renew` serves no exchange that starts after it.
 - No redirects, cookies, decompression or proxy variables.
 """
 
@@ -36,8 +37,6 @@ from holdfast.http.head_grammar import ResponseHead
 from holdfast.http.message import Headers
 from holdfast.http.pool import AddressLimit, Pool
 
-__all__ = ["Answer", "Origin", "Resolve", "Transport", "TransportStatistics"]
-
 Resolve = Callable[[Origin], Awaitable[Sequence[Address]]]
 
 MAX_IDLE = 1024
@@ -57,7 +56,7 @@ _TIMED_OUT: dict[Stage, str] = {
 
 
 class Answer:
-    """What came of an exchange, as far as it came when that ended."""
+    """The answer of an exchange, with as much of its body as arrived."""
 
     __slots__ = ("_parser", "address", "reused", "status")
 
@@ -78,7 +77,7 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether `body` is all of it."""
+        """Whether `body` is the whole body."""
         return self._parser.complete
 
 
@@ -93,7 +92,7 @@ class TransportStatistics:
 
 
 class _Exchange:
-    """How far an exchange has come: what is known of it when its deadline passes."""
+    """The state of an exchange, for when its deadline passes."""
 
     __slots__ = ("_entered", "_limit", "address", "body", "generation", "head", "origin", "parser", "reused", "stage")
 
@@ -110,7 +109,7 @@ class _Exchange:
         self._entered: str | None = None
 
     def progress(self, address: str, stage: Stage) -> None:
-        """An address is about to be dialled, or has come as far as `stage`. Raises AddressBusy."""
+        """Records that `address` is about to be dialled, or has reached `stage`. Raises AddressBusy."""
         if address != self._entered:
             self.leave_address()
             self._limit.enter(address)
@@ -123,7 +122,7 @@ class _Exchange:
             self._entered = None
 
     def answer(self) -> Answer | None:
-        """The answer as far as it came, if its head did."""
+        """Returns the answer if its head is complete."""
         parser = self.parser
         if parser is None or parser.head is None or self.address is None:
             return None
@@ -136,9 +135,9 @@ class _Exchange:
 
 
 class Transport:
-    """`resolve` gives the addresses to dial for an origin, in order, and `dial` reaches one of them.
+    """`resolve` returns the addresses of an origin in order, and `dial` connects to one of them.
 
-    What either raises comes out of `exchange`.
+    `exchange` passes on the errors of both.
     """
 
     def __init__(
@@ -170,9 +169,9 @@ class Transport:
         self._in_use = self._opened = self._reused = self._resent = 0
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
-        """Sends a request, its head complete with the empty line, and gives the answer.
+        """Sends a request and returns the answer. `head` includes the empty line at its end.
 
-        Raises `ExchangeError`, or `AddressBusy` before anything was dialled.
+        Raises `ExchangeError`, or `AddressBusy` before anything is dialled.
         """
         exchange = _Exchange(origin, head, body, self._generation, self._address_limit)
         now = trio.current_time()
@@ -193,16 +192,16 @@ class Transport:
             exchange.leave_address()
 
     async def run(self) -> None:
-        """Closes idle connections when their time is over; meant to run beside the exchanges, until cancelled.
+        """Closes idle connections when they expire. Runs beside the exchanges until cancelled.
 
-        Without it they are closed by later exchanges only. It does not wake up while nothing is idle.
+        Without it, only later exchanges close them. It does not wake up while no connection is idle.
         """
         while True:
             expiry = self._pool.next_expiry
             if expiry is None:
                 self._became_idle = trio.Event()
                 await self._became_idle.wait()
-                # Those put back meanwhile expire soon after the first one: one wake-up for many.
+                # Connections put back meanwhile expire soon after the first one: one wake-up for many.
                 await trio.sleep(self._idle_timeout)
             else:
                 await trio.sleep_until(expiry)
@@ -211,14 +210,14 @@ class Transport:
     def renew(
         self, *, max_idle_per_origin: int, max_idle: int = MAX_IDLE, max_per_address: int = MAX_PER_ADDRESS
     ) -> None:
-        """What was opened until now serves its exchange to the end and none after it: the rules have changed."""
+        """Applies new limits. Connections that are open now finish their exchange and serve no other."""
         self._address_limit.limit = max_per_address
         self._generation += 1
         self._pool.clear()
         self._pool.max_per_origin, self._pool.max_total = max_idle_per_origin, max_idle
 
     async def aclose(self) -> None:
-        """Closes what is idle. Exchanges under way go on, and close their connections when done."""
+        """Closes idle connections. Exchanges in progress continue, and close theirs at the end."""
         self._closed = True
         self._pool.clear()
         await trio.lowlevel.checkpoint()
@@ -234,31 +233,27 @@ class Transport:
         )
 
     async def _open(self, exchange: _Exchange, deadline: float) -> Connection:
+        origin = exchange.origin
         with trio.CancelScope(deadline=deadline):
-            return await self._open_in_time(exchange, deadline)
+            exchange.stage = "resolve"
+            addresses = await self._resolve(origin)
+            exchange.stage = "connect"
+            dialled = await self._dial(origin, addresses, deadline, exchange.progress)
+            try:
+                self._opened += 1
+                if origin.scheme != "https":
+                    return Connection(origin, dialled, self._deadlines)
+                exchange.stage = "tls"
+                context = self._ssl_context
+                if not isinstance(context, ssl.SSLContext):
+                    context = context(origin)
+                tls = TlsConnection(origin, dialled, self._deadlines, context)
+                await tls.handshake()
+            except BaseException:
+                dialled.wire.close()
+                raise
+            return tls
         raise exchange.timeout_error()
-
-    async def _open_in_time(self, exchange: _Exchange, deadline: float) -> Connection:
-        exchange.stage = "resolve"
-        addresses = await self._resolve(exchange.origin)
-        exchange.stage = "connect"
-        dialled = await self._dial(exchange.origin, addresses, deadline, exchange.progress)
-        try:
-            self._opened += 1
-            if exchange.origin.scheme != "https":
-                return Connection(exchange.origin, dialled, self._deadlines)
-            exchange.stage = "tls"
-            tls = TlsConnection(exchange.origin, dialled, self._deadlines, self._context_for(exchange.origin))
-            await tls.handshake()
-        except BaseException:
-            dialled.wire.close()
-            raise
-        return tls
-
-    def _context_for(self, origin: Origin) -> ssl.SSLContext:
-        if isinstance(self._ssl_context, ssl.SSLContext):
-            return self._ssl_context
-        return self._ssl_context(origin)
 
     async def _use(self, connection: Connection, exchange: _Exchange, deadline: float, *, reused: bool) -> Answer:
         exchange.address, exchange.reused = connection.address, reused
@@ -293,12 +288,12 @@ class Transport:
 
 
 async def _talk(connection: Connection, parser: ResponseParser, exchange: _Exchange) -> bool:
-    """Sends the request and reads the answer; whether the request was sent whole."""
+    """Sends the request and reads the answer. Returns whether the whole request was sent."""
     exchange.stage = "send"
     try:
         sent = await connection.send_some(exchange.head, exchange.body)
     except OSError:
-        # The peer closed; it may have said why before.
+        # The peer closed the connection, but may have sent an answer before.
         await _read_answer(connection, parser)
         return False
     if sent < len(exchange.head) + len(exchange.body):
@@ -309,14 +304,14 @@ async def _talk(connection: Connection, parser: ResponseParser, exchange: _Excha
 
 
 async def _send_and_listen(connection: Connection, parser: ResponseParser, exchange: _Exchange, sent: int) -> bool:
-    """A receiver may answer before it has read all, and stop reading: so listen while sending."""
+    """Reads while sending: a receiver may answer before it has read everything, and stop reading."""
     failure: ExchangeError | trio.Cancelled | None = None
 
     async def send_rest() -> None:
         try:
             await connection.send_rest(exchange.head, exchange.body, sent)
         except (OSError, trio.Cancelled):
-            return  # whoever listens knows whether the outcome stands
+            return  # the reader decides about the outcome
         exchange.stage = "answer"
 
     async with trio.open_nursery() as nursery:
@@ -330,7 +325,7 @@ async def _send_and_listen(connection: Connection, parser: ResponseParser, excha
         try:
             raise failure
         finally:
-            del failure  # held by its own frame it would keep the body until the collector comes by
+            del failure  # the error holds this frame: a reference back would keep the body until a collection
     return exchange.stage == "answer"
 
 
@@ -352,7 +347,7 @@ async def _read_answer(connection: Connection, parser: ResponseParser) -> None:
 
 
 async def _read_body(connection: Connection, parser: ResponseParser) -> None:
-    """Whatever goes wrong from here on, the outcome stands: a cancelled task is cancelled again at its next wait."""
+    """No error changes the outcome any more. A cancelled task is cancelled again at its next checkpoint."""
     try:
         while not parser.complete and not parser.broken:
             if data := await connection.receive():
