@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from standardwebhooks import Webhook
 
+from holdfast.core.message import parse_id
 from holdfast.core.ownership import SHARDS
 from holdfast.store.postgres.schema import SCHEMA
 from tests.crash.wall_clock import WallClock
@@ -347,6 +348,25 @@ def test_a_replica_with_the_role_ingest_drops_and_drains(database: str, tmp_path
         assert takes.stop() == 0
         last = takes.events()[-1]
         assert (last["waiting"], last["waiting_by_host"]) == (2, {"127.0.0.1:1": 2})
+
+
+def test_a_replica_with_the_role_ingest_counts_and_logs_unreadable_records(database: str, tmp_path: Path) -> None:
+    with running(tmp_path / "store", None, *INGEST, store__url=database) as gateway:
+        id = gateway.post("http://127.0.0.1:9/hook").json()["id"]
+        with psycopg.connect(database, options=f"-c search_path={SCHEMA}") as connection:
+            connection.execute("UPDATE messages SET record = 'garbage'")
+        for _ in range(2):
+            assert gateway.call("GET", "/v1/messages").json()["messages"] == []
+        (unreadable,) = events(gateway, "record_broken")
+        assert (unreadable["table"], unreadable["key"]) == ("messages", id_of(id))
+        assert "holdfast_broken_records_total 1" in gateway.get("/metrics").text
+
+
+def id_of(text: str) -> str:
+    """A message's id as the key of its row, in hex."""
+    raw = parse_id(text)
+    assert raw is not None
+    return raw.hex()
 
 
 def test_a_role_without_a_database_exits_2(tmp_path: Path) -> None:
