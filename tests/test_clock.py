@@ -8,11 +8,11 @@ from holdfast.clock import (
     TAKEN_AFTER,
     BootClock,
     SharedClock,
-    TrioClock,
     is_off,
     offset,
     sleep_until,
 )
+from tests.support.trio_clock import TrioClock
 
 DAY = 86_400_000
 

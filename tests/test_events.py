@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from holdfast.clock import TrioClock
 from holdfast.events import (
     KEPT_FOR_A_LISTENER,
     LATEST_FAILURES,
@@ -24,6 +23,7 @@ from holdfast.events import (
     Events,
 )
 from holdfast.process.log import setup
+from tests.support.trio_clock import TrioClock
 
 START = 1_750_000_000_000
 MINUTE = SUMMING_OVER / 1000

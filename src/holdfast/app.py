@@ -1,8 +1,8 @@
-"""The composition root: nests the nurseries around an open store, and knows the order of start and shutdown.
+"""The composition root: opens the store, nests the nurseries around it, and sets the order of start and shutdown.
 
-Operators' listeners are outermost, then the store, then delivery, then ingest. Shutdown unwinds in the reverse order of
-the data's way: webhooks are accepted until the end of the drain, what is under way is settled, then the last group is
-written, and the operators' listeners answer until there is nothing left to ask about.
+The operators' listeners are outermost, then the store, then delivery, then ingest. Shutdown goes from the inside out:
+ingest accepts webhooks until the drain ends, delivery records the attempts under way, the store writes its last group,
+and the operators' listeners answer to the end.
 """
 
 import logging
@@ -14,24 +14,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import trio
 
 from holdfast.config import Config, ConfigError
 from holdfast.core.errors import CommitFailed, ReloadUnfinished, StoreUnusable
 from holdfast.core.ownership import Role
-from holdfast.core.start_order import attempts_per_address
-from holdfast.delivery.dialer import Dialer, ProxySettings
-from holdfast.delivery.egress import Guard
 from holdfast.delivery.outgoing_handoff import HandoffReport, OutgoingHandoff
 from holdfast.http.server import LOCAL_LIMITS, Server
-from holdfast.http.transport import Transport
 from holdfast.operate.control import ControlAccess
 from holdfast.operate.requests import Router
 from holdfast.operate.status import StatusListener, refuse_body
 from holdfast.process.credentials import Credentials, read_credentials
-from holdfast.process.descriptors import room_for
 from holdfast.process.gateway import Gateway
 from holdfast.process.ingest_listener import LAST_ANSWERS, IngestListener, NoIngestListener
 from holdfast.process.lifecycle import Stage, first_signal, keep_time, watch_clock
@@ -45,6 +39,7 @@ from holdfast.process.log_messages import (
     log_ready,
     log_start,
 )
+from holdfast.process.outbound import Outbound
 from holdfast.process.reload import Watch, changed, files_read, merge
 from holdfast.process.service_manager import Notifier
 from holdfast.process.stores import Opened, open_store
@@ -53,15 +48,13 @@ from holdfast.split.parent import IngestProcess
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_STORE, EXIT_COMMIT, EXIT_INGEST = 0, 1, 2, 3, 4, 5
 
 LAST_GROUP = 2.0
-"""Seconds after a drain in which a database has to take the last outcomes."""
-KEPT_ALIVE = 50.0
-"""Seconds that an idle connection to a receiver is kept: below the 60 s after which many servers close theirs."""
+"""Seconds that a database has after a drain to write the last outcomes."""
 
 _logger = logging.getLogger("holdfast")
 
 
 def main(config: Config, load: Callable[[], Config], file: Path | None, role: Role) -> int:
-    """Run the gateway until a signal; returns the exit status. `load` gives the config anew, from `file` if any."""
+    """Run the gateway until a signal. Returns the exit status. `load` reads the config again, from `file` if any."""
     setup(config.log.format, config.log.level)
     try:
         credentials = read_credentials(config, os.environ)
@@ -105,22 +98,11 @@ class Process:
         self._group = group
         self._servers: dict[str, Server] = {}
         self._clock, self._store = opened.clock, opened.store
-        self._guard = Guard(config.egress)
-        self._dialer = Dialer(
-            _proxy_settings(config, credentials), judge_peer=self._guard.judge_peer, look_up=self._guard.look_up
-        )
-        self._transport = Transport(
-            self._guard.resolve,
-            dial=self._dialer.dial,
-            ssl_context=lambda origin: self._credentials.contexts.context(origin),
-            max_answer=config.delivery.max_answer,
-            idle_timeout=KEPT_ALIVE,
-            **_connection_limits(config),
-        )
+        self._outbound = Outbound(config, credentials)
         self._gateway = Gateway(
             config,
             opened.store,
-            self._transport,
+            self._outbound.transport,
             opened.clock,
             secrets.SystemRandom().random,
             opened.run,
@@ -138,7 +120,7 @@ class Process:
     async def run(self) -> int:
         log_start(self._config, self._credentials, self._opened)
         listeners = await open_listeners(self._config.listen, self._group, self._role)
-        self._guard.own.update(listeners.names)
+        self._outbound.guard.own.update(listeners.names)
         self._ingest = self._open_ingest(listeners)
         self._lifecycle.counting = self._ingest.count
         async with trio.open_nursery() as operators:
@@ -151,21 +133,21 @@ class Process:
                 await self._serve_operators(listening, listeners)
                 if self._config.process.watch_config:
                     operators.start_soon(self._reload_on_change)
-                await self._keep(listeners, asked_to_stop)
-                # Whoever asked for something that failed with the store still hears of it.
+                await self._run_stores(listeners, asked_to_stop)
+                # A request that failed with the store still gets its answer.
                 for server in self._servers.values():
                     server.stop()
                 listening.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
             operators.cancel_scope.cancel()
-        await self._transport.aclose()
+        await self._outbound.transport.aclose()
         with suppress(FileNotFoundError):
             self._config.listen.control.unlink()
         if self._failure is not None:
             return EXIT_STORE if isinstance(self._failure.__cause__, StoreUnusable) else EXIT_COMMIT
         return EXIT_INGEST if self._ingest.lost.is_set() else EXIT_OK
 
-    async def _keep(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
-        """The store, from its first group to its last, and all that lives on it."""
+    async def _run_stores(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
+        """Run the stores, and inside them everything that writes."""
         async with trio.open_nursery() as store:
             for each in self._gateway.stores:
                 await store.start(each.run)
@@ -182,19 +164,19 @@ class Process:
     async def _serve(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
         async with trio.open_nursery() as delivery:
             await delivery.start(self._deliver)
-            delivery.start_soon(self._transport.run)
+            delivery.start_soon(self._outbound.transport.run)
             if self._opened.ledger is not None:
                 delivery.start_soon(keep_time, self._opened.ledger)
             await self._serve_ingest(listeners, asked_to_stop)
             if self._drain_ends is not None and self._failure is None:
-                # Webhooks were accepted until now: the attempts that these began end too, if there is time.
+                # Ingest accepted webhooks until now. Their attempts end too, if there is time.
                 with trio.move_on_at(self._drain_ends - self._config.drain.handoff_time / 1000):
                     await self._delivery.dispatcher.wait_quiet()
             delivery.cancel_scope.cancel()
         await self._hand_over()
 
     async def _deliver(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """A failed store ends the gateway by way of ingest, so that requests that wait for a commit get an answer."""
+        """A failed store ends the gateway through ingest, so that requests that wait for a commit get an answer."""
         try:
             await self._delivery.run(task_status=task_status)
         except* CommitFailed:
@@ -217,7 +199,7 @@ class Process:
             await nursery.start(server.serve, listeners.tcp.get(name, [listeners.control]))
 
     async def _serve_ingest(self, listeners: Listeners, asked_to_stop: trio.Event) -> None:
-        """Accept webhooks until the drain is over, the disk failed, or the ingest process died."""
+        """Accept webhooks until the drain ends, a store fails, or the ingest process dies."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._ingest.serve, listeners.tcp.get("ingest", []))
             if not self._ingest.lost.is_set():
@@ -236,9 +218,9 @@ class Process:
             own = frozenset(listeners.names)
             return IngestProcess(config, token, ledger, self._clock, own, self._counters, bound)
         store = self._opened.spool or self._store
-        return IngestListener(config, token, store, self._clock, self._guard, self._counters, bound)
+        return IngestListener(config, token, store, self._clock, self._outbound.guard, self._counters, bound)
 
-    # -- another config ----------------------------------------------------------------------------------------------
+    # -- reload ------------------------------------------------------------------------------------------------------
 
     async def _reload_on_signal(self) -> None:
         with trio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -257,7 +239,7 @@ class Process:
         await self._watch.run(take_over)
 
     def _is_as_loaded(self) -> bool:
-        """Whether the config on disk is what runs: it may have been written while the process started."""
+        """Whether the config on disk is the one that runs. It may have changed while the process started."""
         try:
             return self._load() == self._config
         except ConfigError:
@@ -268,7 +250,7 @@ class Process:
             return await self._take_over()
 
     async def _take_over(self) -> dict[str, list[str]]:
-        """The config as it is now, without dropping a connection or an attempt; a bad one changes nothing."""
+        """Apply the config on disk without dropping a connection or an attempt. A bad config changes nothing."""
         self._watch.remember()
         try:
             wanted = self._load()
@@ -292,9 +274,7 @@ class Process:
 
     def _apply(self, config: Config, credentials: Credentials) -> None:
         setup(config.log.format, config.log.level)
-        self._guard.configure(config.egress)
-        self._dialer.configure(_proxy_settings(config, credentials))
-        self._transport.renew(**_connection_limits(config))
+        self._outbound.configure(config, credentials)
         self._gateway.configure(config, credentials.route_keys)
         self._control.drain_timeout = config.drain.timeout / 1000
         self._status.hosts = _status_names(config)
@@ -320,7 +300,7 @@ class Process:
             nursery.cancel_scope.cancel()
 
     async def _drain(self) -> None:
-        """Go on until nothing is due and the linger is over, at most `drain.timeout` less what a hand-over may take."""
+        """Deliver until nothing is due and the linger is over. Stops early enough to leave time for a hand-over."""
         drain = self._config.drain
         self._lifecycle.drain()
         in_flight = self._delivery.dispatcher.attempts_in_flight
@@ -332,22 +312,22 @@ class Process:
         with trio.move_on_at(self._drain_ends - drain.handoff_time / 1000):
             await trio.sleep(drain.linger / 1000)
             if self._opened.spool is not None:
-                # The disk that it is on may go with the pod.
+                # Its disk may go with the pod.
                 await self._opened.spool.wait_empty()
             await self._delivery.dispatcher.wait_quiet()
 
     async def _hand_over(self) -> None:
-        """Give away what still waits, in what is left of the drain. Nothing is accepted or delivered any more."""
+        """Hand waiting messages to another holdfast in the rest of the drain. Ingest and delivery have stopped."""
         to, token, ends = self._config.drain.handoff, self._credentials.token, self._drain_ends
         if to is None or token is None or ends is None or self._failure is not None:
             return
-        handoff = OutgoingHandoff(self._transport, to, token, ends)
+        handoff = OutgoingHandoff(self._outbound.transport, to, token, ends)
         self._handed_over = handoff.report
         with suppress(CommitFailed):
             await handoff.run(self._store)
         log_handed_over(to, handoff.report)
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- log -----------------------------------------------------------------------------------------------------------
 
     def _log_ready(self, listeners: Listeners) -> None:
         control, place, role = self._config.listen.control, self._opened.place, self._opened.role
@@ -358,27 +338,6 @@ class Process:
         self._events.log(logging.WARNING, "control_refused", user=user)
 
 
-def _proxy_settings(config: Config, credentials: Credentials) -> ProxySettings:
-    proxy = config.delivery.proxy
-    named = None if proxy is None else (proxy.host, proxy.port)
-    return ProxySettings(named, credentials.proxy_authorization, config.delivery.no_proxy)
-
-
-class ConnectionLimits(TypedDict):
-    max_idle_per_origin: int
-    max_idle: int
-    max_per_address: int
-
-
-def _connection_limits(config: Config) -> ConnectionLimits:
-    delivery = config.delivery
-    return {
-        "max_idle_per_origin": delivery.per_host,
-        "max_idle": room_for(config).idle,
-        "max_per_address": attempts_per_address(delivery.first_attempts, delivery.per_host),
-    }
-
-
 def _status_names(config: Config) -> frozenset[str]:
-    """What the status listener may be called in `Host`."""
+    """The names that the status listener accepts in `Host`."""
     return frozenset({"localhost", "127.0.0.1", "::1", config.listen.status.host, *config.ingest.hosts})

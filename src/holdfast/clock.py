@@ -1,11 +1,11 @@
-"""The only one who asks what time it is.
+"""The clocks. No other module asks what time it is.
 
-Within a run, time is the wall clock at start plus the boot-time clock since, which counts suspend: jumps of the wall
-clock are not followed. At start a wall clock behind the last stored time continues from the stored one; one ahead is
-believed. Replicas that share a database have its time, by the same rules: see SharedClock.
+Within a run, time is the wall clock at start plus the boot-time clock since then. The boot-time clock counts suspend,
+and jumps of the wall clock are not followed. If the wall clock is behind the last stored time at start, time continues
+from the stored time. If it is ahead, it is taken as it is. Replicas share the time of their database: see SharedClock.
 
-So this time may be off the wall clock, and outsiders know only that one: what they judge by their clock (the timestamp
-of a signature), and what they say by it (the date of a Retry-After), goes by `wall`. Nothing else does.
+So this time may differ from the wall clock. Outsiders know only the wall clock: the timestamp of a signature and the
+date in a Retry-After use `wall`. Nothing else does.
 """
 
 import time
@@ -15,36 +15,33 @@ from typing import Protocol
 import trio
 
 LONGEST_SLEEP = 60_000
-"""trio's clock stands still while a machine is suspended: nobody sleeps longer without looking at the time."""
-
-
+"""Milliseconds. trio's clock stops while the machine is suspended, so no task sleeps longer without a look at the time.
+"""
 JUMP = 1_000
-"""Milliseconds by which the shared time has to be off what was expected to count as a jump."""
+"""Milliseconds of difference from the expected shared time that count as a jump."""
 SETTLED_AFTER = 5_000
-"""Milliseconds in which a replica that joins takes whatever the shared time is."""
+"""Milliseconds in which a replica that has joined accepts any shared time."""
 TAKEN_AFTER = 60_000
-"""Milliseconds after which a replica takes a shared time that stays off its own: the others all go by it."""
-
-
+"""Milliseconds after which a replica accepts a shared time that stays different: all others use it."""
 OFF = 2_000
-"""Milliseconds from which on this time and the wall clock differ so that people are told. A time service that slews
-moves both; what it steps routinely, and a leap second, is a second at most.
+"""Milliseconds of difference from the wall clock that are reported. A time service that slews moves both clocks; its
+routine steps, and a leap second, are at most one second.
 """
 
 
 class Clock(Protocol):
-    """Milliseconds since 1970, and when to look at them again."""
+    """Milliseconds since 1970."""
 
     def now(self) -> int: ...
 
     def wall(self) -> int:
-        """What this machine's wall clock says, right or wrong."""
+        """This machine's wall clock, right or wrong."""
 
     def uptime(self) -> int:
-        """Milliseconds on a clock that nobody sets, and that counts suspend: for durations."""
+        """Milliseconds on a clock that nobody sets and that counts suspend. For durations."""
 
     def deadline(self, moment: int) -> float:
-        """The moment in trio's time, or something earlier: whoever waits for it looks at the time again."""
+        """The moment in trio's time, or earlier: a waiter looks at the time again."""
 
 
 def _wall_time() -> int:
@@ -56,13 +53,13 @@ def _boot_time() -> int:
 
 
 class BootClock:
-    """The real one. `wall` and `boot` read the machine's clocks, in milliseconds."""
+    """The clock of a real process. `wall` and `boot` read the machine's clocks, in milliseconds."""
 
     def __init__(
         self, last_stored: int = 0, wall: Callable[[], int] = _wall_time, boot: Callable[[], int] = _boot_time
     ) -> None:
         self._wall, self._boot = wall, boot
-        # One more than the stored time: runs are told apart by the moment they began.
+        # One more than the stored time: the moment of its start tells a run apart.
         self.booted_at = max(wall(), last_stored + 1) - boot()
 
     def now(self) -> int:
@@ -79,11 +76,11 @@ class BootClock:
 
 
 class SharedClock(BootClock):
-    """The time that replicas share, told by their database: this machine's boot-time clock, set by its answers.
+    """The time of a database that replicas share: this machine's boot-time clock, set by the database's answers.
 
-    Until the first answer it is this machine's own time. Answers about as expected adjust it, and it does not go back
-    by that: where it is ahead it stands still. A jump is not followed: the replica that keeps the shared time puts that
-    right. A replica that has just joined takes the shared time as it is, and so does one that stays apart from it.
+    Before the first answer it is this machine's own time. An answer close to the expected time adjusts the clock; it
+    stands still rather than going back. A jump is ignored: the replica that keeps the shared time corrects it. A
+    replica that has just joined, or that stays different for long, accepts the shared time as it is.
     """
 
     def __init__(self, wall: Callable[[], int] = _wall_time, boot: Callable[[], int] = _boot_time) -> None:
@@ -93,9 +90,8 @@ class SharedClock(BootClock):
         self._apart_since: int | None = None
 
     def follow(self, moment: int, asked_at: int | None = None) -> int:
-        """The shared time was `moment` at some point between the question, by `uptime`, and now; without a question
-        this replica joins. Returns by how many milliseconds that has jumped ahead of this time; 0 if it has not, or if
-        it is taken as it is.
+        """The shared time was `moment` at some point between `asked_at`, in `uptime`, and now. Without `asked_at` this
+        replica joins. Returns by how many milliseconds the shared time jumped ahead, 0 if it did not or was accepted.
         """
         heard_at = self._boot()
         earliest = moment - heard_at
@@ -114,7 +110,7 @@ class SharedClock(BootClock):
         return 0
 
     def _set(self, booted_at: int) -> None:
-        """Also back."""
+        """Set the clock, also backwards."""
         self.booted_at, self._latest = booted_at, 0
 
     def now(self) -> int:
@@ -123,7 +119,7 @@ class SharedClock(BootClock):
 
 
 class FollowingClock:
-    """The same time in another process of this machine: `booted_at` is a BootClock's. Nothing there asks the wall."""
+    """A BootClock's time in another process of this machine, from its `booted_at`."""
 
     def __init__(self, booted_at: int) -> None:
         self._booted_at = booted_at
@@ -132,27 +128,8 @@ class FollowingClock:
         return self._booted_at + _boot_time()
 
 
-class TrioClock:
-    """trio's own time as wall time: with a MockClock, hours pass in no time."""
-
-    def __init__(self, start: int) -> None:
-        self._offset = start - round(trio.current_time() * 1000)
-
-    def now(self) -> int:
-        return self._offset + round(trio.current_time() * 1000)
-
-    def wall(self) -> int:
-        return self.now()
-
-    def uptime(self) -> int:
-        return self.now()
-
-    def deadline(self, moment: int) -> float:
-        return (moment - self._offset) / 1000
-
-
 def offset(clock: Clock) -> int:
-    """Milliseconds that this time is ahead of the wall clock; negative if it is behind."""
+    """Milliseconds that this clock is ahead of the wall clock. Negative if it is behind."""
     return clock.now() - clock.wall()
 
 
@@ -161,8 +138,8 @@ def is_off(offset: int) -> bool:
 
 
 async def sleep_until(clock: Clock, moment: int) -> None:
-    """No longer than the moment is away now, even if the time is set back meanwhile."""
+    """Sleep until the moment, but no longer than it is away now, even if the time is set back."""
     ends = clock.uptime() + moment - clock.now()
-    # Not a poll: the clock may shorten a sleep, and then the rest of it is slept.
+    # Not a poll: the clock may shorten a sleep, and the loop sleeps the rest.
     while clock.now() < moment and clock.uptime() < ends:  # noqa: ASYNC110
         await trio.sleep_until(clock.deadline(moment))

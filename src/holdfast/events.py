@@ -1,12 +1,12 @@
-"""Events: every one goes to the live listeners, and a bounded number of lines to the log.
+"""Events: all of them go to live listeners, and a bounded number of lines to the log.
 
-A listener that reads too slowly loses events and is told how many; nobody ever waits for it.
+A listener that reads too slowly loses events and gets their number. Nothing waits for it.
 
-Three rules bound the log. None of them costs more with more hosts.
-- A storm of the same event about the same host is summed up: after the first lines of a minute one line has the count.
-- All lines that name a host share a limit for each second. Events that come once a webhook may use three quarters of
-  it, so thousands of failing hosts leave room for a circuit that changes. One line a second counts what was left out.
-- Lines that name no host (the store, the spool, operators) are never left out: the first rule bounds them already.
+Three rules bound the log. Their cost does not grow with the number of hosts.
+- Repeated events about one host are summed up: after the first lines of a minute, one line has the count.
+- All lines that name a host share a limit per second. Events that occur once per webhook may use three quarters of it,
+  so thousands of failing hosts leave room for a circuit that changes. One line per second counts the dropped lines.
+- Lines that name no host (store, spool, operators) are never dropped: the first rule bounds them.
 """
 
 import logging
@@ -25,11 +25,11 @@ KEPT_FOR_A_LISTENER = 1_000
 LINES_BEFORE_SUMMING = 20
 SUMMING_OVER = 60_000
 STORMS_KEPT = 10_000
-"""With more hosts than that the oldest storm ends early, and its next line begins another."""
+"""With more, the oldest storm ends early; its next event starts a new one."""
 LINES_A_SECOND = 200
 ROUTINE_LINES_A_SECOND = 150
 ROUTINE = frozenset({"attempt_failed", "message_dead", "repeated"})
-"""Events that come once a webhook or, summed up, once a host and minute."""
+"""Events that occur once per webhook or, summed up, once per host and minute."""
 LATEST_FAILURES = 20
 
 Event = dict[str, Any]
@@ -53,7 +53,7 @@ class Listener:
         self._some.set()
 
     async def next(self) -> Event:
-        """The next event, or how many were lost before it."""
+        """The next event, or the number of lost ones."""
         while not self._waiting and not self._lost:
             self._some = trio.Event()
             await self._some.wait()
@@ -66,12 +66,12 @@ class Listener:
 _STORM_FIELDS = ("host", "status", "error")
 
 Key = tuple[object, ...]
-"""The name of an event and its storm fields."""
+"""The event's name and its storm fields."""
 
 
 @dataclass(slots=True)
 class _Storm:
-    """Lines of one kind about one host in the minute that began at `began`."""
+    """Repeated events of one kind about one host in the minute from `began`."""
 
     began: int
     level: int
@@ -88,11 +88,11 @@ class Events:
         self._clock = clock
         self._listeners: set[Listener] = set()
         self._storms: OrderedDict[Key, _Storm] = OrderedDict()
-        """In the order in which they began, which is the order in which they end."""
+        """Ordered by start, which is also the order of their ends."""
         self._stormy = trio.Event()
         self._second = 0
         self._lines = 0
-        """With a host, logged in this second."""
+        """Lines with a host logged in this second."""
         self._left_out: Counter[str] = Counter()
         self._crowded = trio.Event()
         self.failures: deque[Event] = deque(maxlen=LATEST_FAILURES)
@@ -115,7 +115,7 @@ class Events:
             log_event(_logger, level, name, exc_info=exc_info, **fields)
 
     async def listen(self) -> AsyncGenerator[Event, None]:
-        """Events from now on, until the caller has enough."""
+        """Events from now on, until the caller stops."""
         listener = Listener()
         self._listeners.add(listener)
         try:
@@ -125,7 +125,7 @@ class Events:
             self._listeners.discard(listener)
 
     async def run(self) -> None:
-        """Log what was summed up and what was left out; sleeps while there is neither."""
+        """Log sums of repeated events and counts of dropped lines. Sleeps while there are none."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_storms)
             nursery.start_soon(self._count_left_out)
@@ -147,7 +147,7 @@ class Events:
             log_event(_logger, logging.WARNING, "lines_left_out", lines=left_out.total(), events=dict(left_out))
 
     def sum_up(self, now: int) -> None:
-        """End the storms whose minute is over by `now`, and the oldest where there is no room for another."""
+        """End the storms whose minute is over, and the oldest one if there are too many."""
         while self._storms:
             key, storm = next(iter(self._storms.items()))
             if now - storm.began < SUMMING_OVER and len(self._storms) < STORMS_KEPT:
@@ -173,7 +173,7 @@ class Events:
         return storm.lines <= LINES_BEFORE_SUMMING and self._has_room(name, now, names_host="host" in event)
 
     def _has_room(self, name: str, now: int, *, names_host: bool) -> bool:
-        """Whether one more line fits into this second; one that does not is counted."""
+        """Whether one more line fits into this second. If not, it is counted."""
         if not names_host:
             return True
         if now // 1000 != self._second:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.process.log_messages import LONGEST_LAST_WORDS, write_termination_log
+from holdfast.process.log_messages import LONGEST_TERMINATION_LOG, write_termination_log
 from tests.deploy.sandbox import may_unshare
 from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, READY, Receiver, settings, until
 from tests.support.ports import refusing_port
@@ -90,7 +90,7 @@ def test_the_message_lists_as_many_hosts_as_fit(tmp_path: Path) -> None:
     text = file.read_bytes()
     said = json.loads(text)
     kept = said["waiting_by_host"]
-    assert len(text) <= LONGEST_LAST_WORDS < len(text) + 270
+    assert len(text) <= LONGEST_TERMINATION_LOG < len(text) + 270
     assert list(kept.items()) == hosts[: len(kept)]
     assert (said["waiting"], said["handed_over_by_host"]) == (1_000, {"here.example:443": 1})
 

@@ -13,7 +13,6 @@ from typing import Any
 import psycopg
 import trio
 
-from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.http.dial import Origin
@@ -22,6 +21,7 @@ from holdfast.store.postgres.store import PostgresStore
 from tests.sim.world import HOST, START, Request, World, settle
 from tests.support.answers import GivenAnswer
 from tests.support.database_link import DatabaseLink
+from tests.support.trio_clock import TrioClock
 
 LEASE = 6
 BEAT = 1

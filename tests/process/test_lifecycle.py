@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from holdfast.clock import TrioClock
 from holdfast.process.lifecycle import watch_clock
+from tests.support.trio_clock import TrioClock
 
 DAY = 86_400_000
 LOOKS = 300

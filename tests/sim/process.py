@@ -9,7 +9,6 @@ from typing import Any
 
 import trio
 
-from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId
@@ -25,6 +24,7 @@ from tests.sim.settings import sections
 from tests.sim.witness import InFlight
 from tests.sim.world import START, World, raw_id
 from tests.support.answers import GivenAnswer
+from tests.support.trio_clock import TrioClock
 
 
 class WatchedWorld(World):

@@ -2,9 +2,9 @@
 
 import trio
 
-from holdfast.clock import TrioClock
 from tests.sim.stores import embedded_only, on_each_store
 from tests.sim.world import HOST, world
+from tests.support.trio_clock import TrioClock
 
 pytestmark = on_each_store
 

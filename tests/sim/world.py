@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import trio
 import trio.testing
 
-from holdfast.clock import TrioClock
 from holdfast.config import Config, build
 from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.errors import CommitFailed
@@ -27,6 +26,7 @@ from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.port import Accept, DeadFilter, Duplicate, IdempotencyKey, MessageView, ReplayDead
 from tests.store.memory import MemoryEngine, Session
 from tests.support.answers import GivenAnswer
+from tests.support.trio_clock import TrioClock
 
 START = 1_800_000_000_000
 """Aligned to no bucket on purpose."""

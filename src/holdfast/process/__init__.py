@@ -1,6 +1,7 @@
 """The process around the gateway: what app.py puts together.
 
 gateway.py          composes a gateway around an open store, and hears what the store reports
+outbound.py         the way out: guard, dialer and transport of one config, and of the next
 stores.py           opens the store that the config names, with its clock
 credentials.py      reads the secrets, certificates and passwords that the config names
 listeners.py        opens every address to listen on, before anything starts

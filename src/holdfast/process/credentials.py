@@ -1,8 +1,7 @@
-"""What the config only names: the token, signing secrets, certificates, authorities, the proxy's password, and what a
-database's URL needs to be understood.
+"""Reads the secrets that the config names: the token, signing secrets, certificates, authorities, the proxy's password.
 
-Read together at start, at a reload and by `holdfast check`, so that every fault is told at once. Nothing here is ever
-stored, logged or shown.
+`holdfast run`, a reload and `holdfast check` read all of them together and report every fault at once. Nothing here is
+ever stored, logged or shown.
 """
 
 import re
@@ -24,7 +23,7 @@ _LOGIN = re.compile(rb"[^\x00-\x1f\x7f:]+:[^\x00-\x1f\x7f]*")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """`repr` is off, so that no log or traceback can spell it."""
+    """`repr` is off, so that no log or traceback shows a secret."""
 
     token: bytes | None
     proxy_authorization: bytes | None
@@ -33,7 +32,7 @@ class Credentials:
 
 
 def read_credentials(config: Config, environ: Mapping[str, str]) -> Credentials:
-    """All of them, or a ConfigError with every fault."""
+    """Raises a ConfigError with every fault."""
     faults: list[ConfigFault] = []
     token = authorization = contexts = None
     signers: dict[str, Signer] = {}
@@ -86,7 +85,7 @@ def judge_database(url: DatabaseUrl) -> None:
 
 
 def _read_login(path: Path) -> bytes:
-    """What `Proxy-Authorization` says, from a file with user:password in it."""
+    """The value of `Proxy-Authorization`, from a file that holds user:password."""
     try:
         login = read_regular(path).strip()
     except OSError as error:

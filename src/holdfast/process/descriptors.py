@@ -1,8 +1,7 @@
-"""File descriptors: how many this process may have, and who gets them.
+"""How many file descriptors this process may have, and how listeners and connections share them.
 
-A connection costs one, on either side. Where the system allows fewer than everything at once would take, ingest and the
-idle connections to receivers get what the deliveries and the operators' listeners leave over: a flood of clients must
-not keep an operator from looking.
+Each connection needs one. If the system allows too few, deliveries and the operators' listeners get theirs first.
+Ingest and idle connections to receivers share the rest: a flood of clients never locks an operator out.
 """
 
 import resource
@@ -13,11 +12,11 @@ from holdfast.http.server import LOCAL_LIMITS, MAX_UNSERVED
 from holdfast.http.transport import MAX_IDLE
 
 OWN = 64
-"""The store, the log, the event loop, the listeners, look-ups of names."""
+"""For the store, the log, the event loop, the listeners and name look-ups."""
 OPERATORS = 3 * LOCAL_LIMITS.max_connections + 2 * MAX_UNSERVED
-"""Connections of the status, control and probe listeners, and those that are being turned away."""
+"""Connections of the status, control and probe listeners, and connections that are being refused."""
 FEWEST = 16
-"""Connections that ingest has in any case: with fewer than that it is of no use."""
+"""Connections that ingest always gets. It is useless with fewer."""
 
 
 class Room(NamedTuple):
@@ -34,19 +33,19 @@ def room_for(config: Config) -> Room:
 
 
 def raise_limit() -> int:
-    """Take as many descriptors as the system lets this process have; the number."""
+    """Raise the limit as far as the system allows. Returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            # Some systems call the hard limit unlimited and set a lower one all the same.
+            # Some systems report an unlimited hard limit and refuse to set it.
             return soft
     return hard
 
 
 def share_out(limit: int, max_connections: int, deliveries: int) -> Room:
-    """`deliveries` are the attempts that may be in flight at once."""
+    """`deliveries` is how many attempts may be in flight at once."""
     left = limit - OWN - OPERATORS - deliveries
     if limit == resource.RLIM_INFINITY or left >= max_connections + MAX_IDLE:
         return Room(max_connections, MAX_IDLE)

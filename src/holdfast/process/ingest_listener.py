@@ -1,4 +1,4 @@
-"""The ingest listener of a gateway: its server and handler, made from a config and made anew from the next one."""
+"""The ingest listener: its server, and a handler for each config."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,13 @@ from holdfast.process.descriptors import room_for
 from holdfast.store.port import Acceptance
 
 LAST_ANSWERS = 2.0
-"""Seconds that requests under way have to get their answers when ingest stops."""
+"""Seconds that open requests have to get their answers when ingest stops."""
 
 
 class IngestListener:
-    """`listening` is the address that the listeners are bound to; what is refused and how long answers take is counted
-    in `counters`. Where another process serves, `split.parent.IngestProcess` is in the place of this.
+    """`listening` is the bound address. `counters` counts refusals and times acknowledgements.
+
+    With `process.split`, `split.parent.IngestProcess` replaces this class.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class IngestListener:
         self._counters = counters
         self._listening = listening
         self.lost = trio.Event()
-        """Never set: this process can't lose itself."""
+        """Never set: only a separate ingest process can be lost."""
         ingest = self._ingest(config, token)
         self._server = Server(
             ingest,
@@ -56,7 +57,7 @@ class IngestListener:
         """The counters are always up to date."""
 
     async def configure(self, config: Config, token: bytes | None) -> None:
-        """From the next request on; connections stay open."""
+        """Applies from the next request on. Connections stay open."""
         server, ingest = self._server, self._ingest(config, token)
         server.handler, server.gate = ingest, ingest.gate
         server.set_limits(_limits(config))
@@ -89,7 +90,7 @@ class IngestListener:
 
 
 class NoIngestListener:
-    """In the place of an IngestListener in a replica that takes no webhooks."""
+    """Replaces IngestListener in a replica that takes no webhooks."""
 
     connections = 0
 
@@ -97,10 +98,10 @@ class NoIngestListener:
         self.lost = trio.Event()
 
     async def count(self) -> None:
-        """Nothing is refused here, or acknowledged."""
+        """There is nothing to count."""
 
     async def configure(self, config: Config, token: bytes | None) -> None:
-        """Neither is used here."""
+        """There is nothing to configure."""
 
     async def serve(
         self,
@@ -111,11 +112,11 @@ class NoIngestListener:
         task_status.started()
 
     def stop(self) -> None:
-        """There is no server."""
+        """There is nothing to stop."""
 
 
 def _slug(status: int) -> str:
-    """A refusal of the server's own as the `type` of its problem names it."""
+    """The name of a refusal by the server itself, as in the `type` of its problem document."""
     return problem_for_status(status, "").type.rpartition(":")[2]
 
 

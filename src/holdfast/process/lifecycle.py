@@ -1,4 +1,4 @@
-"""The life of the process: starting, ready, draining, and what probes and operators are told of it."""
+"""Starting, ready, draining: the state of the process for probes and operators; signals; checks of the clock."""
 
 import os
 import signal
@@ -16,9 +16,7 @@ from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.port import Shelve
 
 STUCK_AFTER = 30.0
-"""Seconds that one commit may take before the process counts as not making progress."""
-
-
+"""Seconds after which a commit counts as stuck."""
 LOOK_AT_CLOCK_EVERY = 60.0
 KEEP_TIME_EVERY = 30.0
 
@@ -30,7 +28,7 @@ class Stage(StrEnum):
 
 
 class StoreHealth(Protocol):
-    """What a store says of itself."""
+    """The state of a store."""
 
     @property
     def failed(self) -> CommitFailed | None: ...
@@ -46,7 +44,7 @@ class StoreHealth(Protocol):
 
 
 class SpoolHealth(Protocol):
-    """What a spool says of itself: how many messages it holds, since when, and whether it takes no more."""
+    """The state of a spool: how many messages it holds, since when, and whether it is full."""
 
     @property
     def count(self) -> int: ...
@@ -59,7 +57,7 @@ class SpoolHealth(Protocol):
 
 
 class Lifecycle:
-    """Fulfils operate's Condition."""
+    """Implements operate's Condition."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class Lifecycle:
 
     @property
     def ready(self) -> bool:
-        """With a spool, webhooks are accepted and kept also while the store is away."""
+        """With a spool, webhooks are accepted also while the database is unreachable."""
         return self.stage is Stage.READY and (self.spool is not None or not self._store.away)
 
     @property
@@ -112,27 +110,27 @@ class Lifecycle:
         return self._store.full or (self.spool is not None and self.spool.full)
 
 
-async def watch_clock(clock: Clock, tell: Callable[[int], None]) -> None:
-    """Tells the clock's offset when it is off, at the start or later, once for every jump of the wall clock; and when
-    it is right again: by half, so that one near the limit is not told of again and again.
+async def watch_clock(clock: Clock, report: Callable[[int], None]) -> None:
+    """Report the clock's offset once when it is off, once for each jump of the wall clock, and once when it is right
+    again. Right means half the limit, so that an offset near the limit is not reported again and again.
     """
-    told = 0
+    reported = 0
     while True:
         found = offset(clock)
-        if abs(found - told) >= OFF or (told and abs(found) < OFF / 2):
-            tell(found)
-            told = found if is_off(found) else 0
+        if abs(found - reported) >= OFF or (reported and abs(found) < OFF / 2):
+            report(found)
+            reported = found if is_off(found) else 0
         await trio.sleep(LOOK_AT_CLOCK_EVERY)
 
 
 async def keep_time(store: Ledger) -> None:
-    """Stores the time while something waits: if the wall clock is behind at the next start, time goes on from there,
-    and what is due by then is late by no more than this.
+    """Store the time regularly while messages wait. If the wall clock is behind at the next start, time continues from
+    the stored time, so messages are late by at most this interval.
     """
     while True:
         await trio.sleep(KEEP_TIME_EVERY)
         if (await store.statistics()).waiting:
-            # Every group that is written carries the time; this one nothing else.
+            # Each group stores the time. This one stores nothing else.
             store.submit(Shelve([]))
 
 

@@ -1,4 +1,4 @@
-"""Every address that holdfast listens on, opened before anything starts: one that can't be had is told by itself."""
+"""Opens every address to listen on, before anything else starts. An address that is taken gets a clear error."""
 
 import errno
 import grp
@@ -17,13 +17,11 @@ HIGHEST_GROUP = (1 << 32) - 2
 
 
 class CannotListen(Exception):
-    """An address to listen on can't be had."""
+    """holdfast can't listen on an address."""
 
 
 class Listeners(NamedTuple):
-    """`tcp` by what it is for: status, and ingest and probe if they are wanted; `bound` are their addresses, with the
-    ports that were really given.
-    """
+    """`tcp` holds the listeners by name: status, ingest, probe. `bound` holds their addresses with the actual ports."""
 
     tcp: Mapping[str, list[trio.SocketListener]]
     bound: Mapping[str, Address]
@@ -31,7 +29,7 @@ class Listeners(NamedTuple):
 
     @property
     def names(self) -> set[tuple[str, int]]:
-        """Host and port of each, as the kernel gave them."""
+        """Host and port of each listener, as the kernel reports them."""
         sockets = (listener.socket for listeners in self.tcp.values() for listener in listeners)
         return {sock.getsockname()[:2] for sock in sockets}
 
@@ -51,7 +49,7 @@ def group_number(name: str | None) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        # A container often has groups that only their number is known of.
+        # In a container many groups have a number only.
         if name.isdecimal() and int(name) <= HIGHEST_GROUP:
             return int(name)
     problem = "there is no such group on this machine"

@@ -1,8 +1,7 @@
-"""Logging: one line an event, as JSON for machines or as text for people, over stdlib logging.
+"""Log lines over stdlib logging: one line per event, as JSON for machines or as text for people.
 
-Events carry a name and structured fields: `event(logger, logging.WARNING, "attempt_failed", host=...)`.
-Whatever a value holds, it stays inside its field and its line; and a log that can't be written is lost, never
-an error of the program. Times are UTC in both formats, from the record.
+An event has a name and fields: `event(logger, logging.WARNING, "attempt_failed", host=...)`. A value never breaks out
+of its field or its line. A line that can't be written is lost; that is not an error. Times are UTC in both formats.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ def setup(
     level: Literal["debug", "info", "warning", "error"],
     stream: TextIO | None = None,
 ) -> None:
-    """Send every log line of the process to the stream (stderr); a second call replaces the first.
+    """Send every log line of the process to the stream (default: stderr). A second call replaces the first.
 
-    The level is for holdfast's own lines; of the libraries only warnings are worth a line.
+    The level applies to holdfast's own lines. Libraries log warnings and above.
     """
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, _LineHandler)]:
@@ -47,7 +46,7 @@ def event(
     exc_info: BaseException | bool | None = None,
     **fields: object,
 ) -> None:
-    """Log one event with its fields; `exc_info` as logging knows it."""
+    """Log one event with its fields. `exc_info` is that of `logging`."""
     if logger.isEnabledFor(level):
         logger.log(level, name, exc_info=exc_info, extra={"fields": fields})
 
@@ -56,7 +55,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         name, fields = _contents(self, record)
         line = {"time": _time(record), "level": record.levelname.lower(), "event": name, **fields}
-        # ASCII alone: no reader of lines can take anything in it for the end of one.
+        # ASCII only: nothing in it can look like the end of a line.
         return json.dumps(line, separators=(",", ":"))
 
 
@@ -70,11 +69,11 @@ class TextFormatter(logging.Formatter):
 
 class _LineHandler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A closed pipe or a full disk loses the line: deliveries go on, and there is nowhere to complain."""
+        """A closed pipe or a full disk loses the line. Deliveries go on."""
 
 
 def _contents(formatter: logging.Formatter, record: logging.LogRecord) -> tuple[str, dict[str, object]]:
-    """An event's name and fields; a plain logging call, such as a library's, becomes the event "log"."""
+    """An event's name and fields. A plain logging call, such as a library's, becomes the event "log"."""
     given = getattr(record, "fields", None)
     if given is None:
         name, given = "log", {"logger": record.name, "message": record.getMessage()}
@@ -93,7 +92,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> object:
-    """The value as JSON can hold it; what JSON does not know goes by its text."""
+    """The value as JSON, or as text if JSON has no such type."""
     if isinstance(value, Enum):
         return _plain(value.value)
     if value is None or isinstance(value, str | int):
@@ -110,7 +109,7 @@ def _plain(value: object) -> object:
 
 
 def _word(value: object) -> str:
-    """Bare where that can't be misread, else in quotes with everything odd escaped."""
+    """The bare value if it is unambiguous, else quoted and escaped."""
     if not isinstance(value, str):
         return json.dumps(value, separators=(",", ":"))
     bare = value and value.isprintable() and not any(character in ' "=\\' for character in value)

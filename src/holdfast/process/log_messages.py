@@ -1,4 +1,4 @@
-"""What the process says of itself in the log: how it starts, what is odd about that, how the store failed, the end."""
+"""What the process logs about itself: start, config warnings, the state of the store, exit."""
 
 import json
 import logging
@@ -30,9 +30,9 @@ from holdfast.store.port import Store
 HOSTS_REPORTED = 20
 REASONS_REPORTED = 5
 TERMINATION_LOG = Path("/dev/termination-log")
-"""Where Kubernetes looks for a container's last words; nobody else has such a file."""
-LONGEST_LAST_WORDS = 4096
-"""Bytes that it takes; it would cut off the rest."""
+"""Kubernetes shows its content for a container that has ended. It exists nowhere else."""
+LONGEST_TERMINATION_LOG = 4096
+"""Bytes that Kubernetes keeps of it."""
 
 _logger = logging.getLogger("holdfast")
 
@@ -49,7 +49,7 @@ def log_start(config: Config, credentials: Credentials, opened: Opened) -> None:
 
 
 def log_ready(bound: Mapping[str, Address], control: Path, place: str, role: Role | None, *, ready: bool) -> str:
-    """One line for whoever started the process, and one in the log. Returns what a service manager is told."""
+    """Print one line to standard output and log one event. Returns the status text for a service manager."""
     served: dict[str, Any] = {name: str(bound[name]) for name in ("ingest", "status") if name in bound}
     event(_logger, logging.INFO if ready else logging.WARNING, "ready" if ready else "not_ready", **served)
     listening = [f"{name} http://{address}" for name, address in served.items()]
@@ -63,7 +63,7 @@ def log_ready(bound: Mapping[str, Address], control: Path, place: str, role: Rol
 
 
 def log_config_warnings(config: Config, credentials: Credentials) -> None:
-    """What works and is not as it should be, of a config that is taken over."""
+    """Log settings that work but are unsafe or unusual."""
     if config.egress.allow_loopback:
         event(_logger, logging.WARNING, "loopback_allowed", detail="targets on this machine may be dialled")
     denied = names_among(config.egress.deny)
@@ -83,7 +83,7 @@ def log_config_warnings(config: Config, credentials: Credentials) -> None:
 
 
 def log_clock(events: Events, offset: int) -> None:
-    """How far holdfast's time is ahead of the wall clock; negative if it is behind."""
+    """`offset` is how far holdfast's time is ahead of the wall clock. Negative if it is behind."""
     if is_off(offset):
         detail = "seconds that holdfast's own time is ahead of the wall clock; signatures go by the wall clock"
         events.log(logging.WARNING, "clock_off", offset=offset / 1000, detail=detail)
@@ -92,7 +92,7 @@ def log_clock(events: Events, offset: int) -> None:
 
 
 def log_clock_jump(events: Events, ahead: int) -> None:
-    """The database's clock has jumped."""
+    """The database's clock jumped."""
     detail = "seconds that the database's clock has jumped ahead; holdfast's own time goes on as before"
     events.log(logging.WARNING, "clock_jumped", jump=ahead / 1000, detail=detail)
 
@@ -102,7 +102,7 @@ def log_store_failure(error: CommitFailed) -> None:
 
 
 def log_store_reachable(events: Events, reason: StoreUnreachable | None) -> None:
-    """The database went away, or is back."""
+    """The database became unreachable, or is reachable again."""
     if reason is None:
         events.log(logging.INFO, "store_back")
     else:
@@ -110,7 +110,7 @@ def log_store_reachable(events: Events, reason: StoreUnreachable | None) -> None
 
 
 def log_spooling(events: Events, found: int) -> None:
-    """Webhooks are kept on this machine; or were, by an earlier run."""
+    """Webhooks wait on this machine, since now or since an earlier run."""
     if found:
         events.log(logging.WARNING, "spool_found", messages=found)
     else:
@@ -118,23 +118,21 @@ def log_spooling(events: Events, found: int) -> None:
 
 
 def log_handed_over(to: Address, handed: HandoffReport) -> None:
-    """What the other side has, and why it has not the rest of what it was offered."""
+    """Log how many messages the other side took, and why it did not take the rest."""
     level = logging.WARNING if handed.left else logging.INFO
     left = dict(handed.left.most_common(REASONS_REPORTED))
     event(_logger, level, "handed_over", to=str(to), messages=handed.count, left=left)
 
 
 async def log_exit(ledger: Store, handed: HandoffReport, spool: Spool | None) -> None:
-    """How many wait on disk and how many were handed over, by host; the hosts with most first. What is in a spool waits
-    on this machine's.
-    """
+    """Log how many messages wait and how many were handed over, by host, most first. A spool's wait on this machine."""
     store = await ledger.statistics()
     waiting: dict[str, int] = {}
-    # A database that is away can't say by host.
+    # An unreachable database can't count by host.
     with suppress(StoreUnreachable):
         waiting = await _waiting_by_host(ledger) if store.waiting else {}
     most = sorted(waiting.items(), key=lambda item: -item[1])[:HOSTS_REPORTED]
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "waiting": store.waiting,
         "dead": store.dead,
         "waiting_by_host": dict(most),
@@ -142,8 +140,8 @@ async def log_exit(ledger: Store, handed: HandoffReport, spool: Spool | None) ->
         "handed_over_by_host": dict(handed.by_host.most_common(HOSTS_REPORTED)),
         **({} if spool is None else {"spooled": spool.count}),
     }
-    event(_logger, logging.INFO, "exit", **told)
-    write_termination_log(TERMINATION_LOG, told)
+    event(_logger, logging.INFO, "exit", **fields)
+    write_termination_log(TERMINATION_LOG, fields)
 
 
 async def _waiting_by_host(store: Store) -> dict[str, int]:
@@ -156,16 +154,16 @@ async def _waiting_by_host(store: Store) -> dict[str, int]:
             return waiting
 
 
-def write_termination_log(file: Path, told: Mapping[str, int | dict[str, int]]) -> None:
-    """The same for whoever looks at the pod later, if there is a file for it; with as many hosts as fit."""
+def write_termination_log(file: Path, fields: Mapping[str, int | dict[str, int]]) -> None:
+    """Write the exit event to the container's termination log, if there is one, with as many hosts as fit."""
     for count in range(HOSTS_REPORTED, -1, -1):
         cut = {
-            name: dict(islice(each.items(), count)) if isinstance(each, dict) else each for name, each in told.items()
+            name: dict(islice(each.items(), count)) if isinstance(each, dict) else each for name, each in fields.items()
         }
         text = json.dumps({"event": "exit", **cut}, separators=(",", ":")).encode() + b"\n"
-        if len(text) <= LONGEST_LAST_WORDS:
+        if len(text) <= LONGEST_TERMINATION_LOG:
             break
-    # A file that is not there is not made: outside of Kubernetes nobody asked for one.
+    # Do not create the file: outside of Kubernetes nobody wants it.
     with suppress(OSError):
         descriptor = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -1,13 +1,13 @@
-"""Randomness for ids, from the system and in bulk: one call for each id was a fiftieth of a webhook's cost."""
+"""Randomness for ids, read from the system in bulk: one system call per id cost 2 % of a webhook."""
 
 import os
 
 AT_ONCE = 4_096
-"""Bytes asked of the system at a time."""
+"""Bytes read from the system at a time."""
 
 
 class RandomBits:
-    """Gives numbers of so many bits. Not for secrets: what is not used yet lies in memory."""
+    """Returns a number of `bits` random bits. Not for secrets: unused bytes stay in memory."""
 
     def __init__(self) -> None:
         self._bytes = b""

@@ -1,4 +1,10 @@
-"""What a new config may change while the gateway runs, and what only a restart can."""
+"""Reload: which keys a new config may change without a restart, and a watch for changes on disk.
+
+`process.watch_config` polls the files every few seconds: the standard library has no notification. `stat` follows
+links, so it sees a Kubernetes ConfigMap, where a link far above the file is swapped. A file that is being written
+changes between looks and waits until it rests, because half a config may be valid. Each content is tried once: a bad
+config is logged once, however long it stays.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
@@ -13,13 +19,13 @@ from holdfast.config.keys import NEEDS_RESTART
 
 
 def files_read(config: Config, file: Path | None) -> list[Path]:
-    """What a reload reads: the config's file, and those it names that are not looked at with every attempt."""
+    """The files that a reload reads: the config, and files that it names and that are not read with each attempt."""
     named = (file, config.ingest.token_file, config.delivery.proxy_credentials_file, config.delivery.ca_file)
     return [path for path in named if path is not None]
 
 
 def merge(running: Config, wanted: Config) -> tuple[Config, list[str]]:
-    """The wanted config with what needs a restart left as it runs, and the keys that were."""
+    """The wanted config, with the running value of each key that needs a restart. Returns those keys too."""
     merged, left = wanted, []
     for key in NEEDS_RESTART:
         section, _, name = key.partition(".")
@@ -31,7 +37,7 @@ def merge(running: Config, wanted: Config) -> tuple[Config, list[str]]:
 
 
 def changed(running: Config, wanted: Config) -> list[str]:
-    """The keys whose values differ, routes by their names."""
+    """The keys whose values differ. Routes are compared by name."""
     found = []
     for section in fields(Config):
         old, new = getattr(running, section.name), getattr(wanted, section.name)
@@ -54,7 +60,7 @@ Look = tuple[int, ...]
 
 
 class Watch:
-    """`files` gives the files to watch, as the config that runs names them."""
+    """`files` returns the files to watch, as the running config names them."""
 
     def __init__(self, files: Callable[[], Sequence[Path]]) -> None:
         self._files = files
@@ -62,26 +68,26 @@ class Watch:
         self._settled = self._before = self._looks()
 
     def remember(self) -> None:
-        """The files as they are now are being taken over, by whoever asked for it."""
+        """Call when a reload reads the files, whatever started it."""
         self._known = self._contents()
 
     async def run(self, take_over: Callable[[], Awaitable[None]]) -> None:
-        """Watch until cancelled. `take_over` remembers what it reads, also what it refuses."""
+        """Watch until cancelled. `take_over` calls `remember`, also for a config that it refuses."""
         while True:
             await trio.sleep(LOOK_EVERY)
             if self.look():
                 await take_over()
 
     def look(self) -> bool:
-        """Whether there is something to take over: other than before, and at rest since the last look."""
+        """Whether there is a change to apply: the files differ, and have not changed since the last look."""
         before, self._before = self._before, self._looks()
         if not self._before == before != self._settled:
             return False
         self._settled = before
-        return self._has_news()
+        return self._has_changed()
 
-    def _has_news(self) -> bool:
-        """Files that a reload has just named are no news: it has read them."""
+    def _has_changed(self) -> bool:
+        """A file that a reload has just named is not a change: the reload has read it."""
         before, self._known = self._known, self._contents()
         return any(before.get(path, content) != content for path, content in self._known.items())
 

@@ -1,7 +1,7 @@
-"""What a service manager hears: systemd's notify protocol, one datagram a message, and its watchdog.
+"""systemd's notify protocol, one datagram per message, and its watchdog.
 
-Nothing is sent where NOTIFY_SOCKET is not set, and nothing wakes up where WATCHDOG_USEC is not. A message that can't be
-sent is lost with a line in the log: a manager that does not listen is no reason to stop.
+Without NOTIFY_SOCKET nothing is sent; without WATCHDOG_USEC nothing wakes up. A message that can't be sent is logged
+and lost: a manager that does not listen is no reason to stop.
 """
 
 import logging
@@ -15,17 +15,17 @@ import trio
 from holdfast.process.log import event
 
 PATIENCE = 1.0
-"""Seconds that a manager with much to read is waited for. All stands still meanwhile, so it is for changes of state
-alone: a start that systemd did not hear of fails, a ping that it missed is followed by the next.
+"""Seconds to wait for a busy manager. The loop is blocked meanwhile, so only state changes wait: systemd fails a start
+that it did not hear of, but a lost ping is followed by the next.
 """
 LAST_WORDS = 10.0
-"""Seconds that a stop may take beyond its drain: the last answers, the last group, the report."""
+"""Seconds that a stop may take after its drain: last answers, last group, exit report."""
 
 _logger = logging.getLogger("holdfast")
 
 
 class Notifier:
-    """Where to send is asked of the environment once, at start."""
+    """Reads the environment once, at start."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
@@ -38,9 +38,7 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Around a reload, whatever becomes of it: the gateway runs on with one config or the other. Not before the
-        first READY=1, which this would anticipate, nor when it is stopping.
-        """
+        """Wraps a reload, whether it succeeds or not. Does nothing before the first READY=1 and while stopping."""
         if not self._is_ready:
             yield
             return
@@ -52,13 +50,13 @@ class Notifier:
                 self._send("READY=1")
 
     def stopping(self, drain: float) -> None:
-        """`drain` is the longest that the drain may take, in seconds: whatever time the unit gives, it is enough."""
+        """`drain` is the longest drain in seconds. The unit's own stop timeout is extended to it."""
         self._is_ready = False
         longest = int((drain + LAST_WORDS) * 1_000_000)
         self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={longest}", f"STATUS=draining, at most {drain:g} s")
 
     async def keep_watch(self, trouble: Callable[[], str | None]) -> None:
-        """Tell the watchdog twice in its time that the loop turns, and that there is no trouble with the store."""
+        """Ping the watchdog twice per interval while the loop runs and the store has no trouble."""
         if self._watchdog is None:
             return
         while True:
@@ -78,14 +76,14 @@ class Notifier:
 
 
 def _address(name: str) -> str:
-    """A path, or after an @ a name in the abstract namespace; "" for anything else, vsock among it."""
+    """A path, or "@name" in the abstract namespace. Returns "" for anything else, such as vsock."""
     if name.startswith("@"):
         return "\0" + name[1:]
     return name if name.startswith("/") else ""
 
 
 def _watchdog(environ: Mapping[str, str]) -> float | None:
-    """Seconds, if it waits for this process."""
+    """The interval in seconds, if systemd watches this process."""
     microseconds = environ.get("WATCHDOG_USEC", "")
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()) or not microseconds.isdecimal():
         return None

@@ -1,7 +1,7 @@
-"""Which store a gateway is on, and what goes with it: the clock that its times are told by, and where it is.
+"""Opens the store that the config names, with its clock.
 
-The embedded one is this machine's. One that replicas share is in a database; the folder of `store.path` then holds the
-control socket and the spool, so that two replicas on one machine need two of them.
+The embedded store is in the folder `store.path`. A store that replicas share is in a database; `store.path` then holds
+the control socket and the spool, so two replicas on one machine need two folders.
 """
 
 import os
@@ -30,7 +30,7 @@ from holdfast.store.port import SharedStore, Store
 
 
 class Running(Protocol):
-    """What the process keeps running. `broken` is set when it failed for good."""
+    """A store or spool that the process runs. `broken` is set when it failed for good."""
 
     @property
     def failed(self) -> CommitFailed | None: ...
@@ -49,19 +49,19 @@ class OpenStore(Store, StoreHealth, Running, Protocol):
 
 class OpenSharedStore(SharedStore, Owners, StoreHealth, Running, Protocol):
     def end_by(self, moment: float) -> None:
-        """Wait for nothing after this moment, by trio's time."""
+        """Wait for nothing after this moment, in trio's time."""
 
     def step_back(self, steps_back: bool) -> None:
-        """Have others deliver while this process drains, or take part again."""
+        """Let other replicas deliver while this one drains, or take part again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`place` is where the store is, as it may be shown; `volume` a folder on its volume, if it is on this machine.
-    `run` is the moment of this start, by which runs are told apart.
+    """`place` says where the store is, without secrets. `volume` is a folder on the store's volume, if that is local.
+    `run` is the moment of this start; it tells runs apart.
 
-    `ledger` is the embedded store once more, for what needs that one. Where replicas share another, `shared` is that
-    one, `spool` what stands before it if anything does, and `role` what this replica does.
+    `ledger` is `store` if it is the embedded one. If replicas share the store, it is also `shared`; then `spool` is its
+    spool, if there is one, and `role` the role of this replica.
     """
 
     store: OpenStore
@@ -77,7 +77,7 @@ class Opened:
 
 
 def open_store(config: Config, role: Role) -> Opened:
-    """Raises StoreUnusable, having left nothing open."""
+    """Raises StoreUnusable and leaves nothing open then."""
     with ExitStack() as undo:
         url = config.store.url
         opened = _open_embedded(config, undo) if url is None else _open_shared(config, url, role, undo)
@@ -97,7 +97,7 @@ def _open_embedded(config: Config, undo: ExitStack) -> Opened:
 
 
 def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) -> Opened:
-    # Only where it is wanted: it is an extra, and 15 MB of memory.
+    # A late import: the driver is an extra, and takes 15 MB of memory.
     from holdfast.store.postgres.migration import prepare_database
     from holdfast.store.postgres.store import PostgresStore
 
@@ -106,7 +106,7 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
     engine = LmdbEngine(folder, config.store.max_size) if spools else None
     undo.callback(_hold(folder) if engine is None else engine.close)
     clock = SharedClock()
-    # A pod must not crash in a loop because its database restarts: the store goes on trying.
+    # A pod must not crash in a loop while its database restarts: the store keeps trying.
     with suppress(StoreUnreachable):
         clock.follow(prepare_database(url.whole))
     run = clock.now()
@@ -126,7 +126,7 @@ def _open_shared(config: Config, url: DatabaseUrl, role: Role, undo: ExitStack) 
 
 
 def _hold(folder: Path) -> Callable[[], None]:
-    """Keep other processes out of a folder, until what is returned is called."""
+    """Lock a folder against other processes. Call the result to release it."""
     make_folder(folder)
     return partial(os.close, take_folder(folder))
 

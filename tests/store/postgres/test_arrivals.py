@@ -8,7 +8,6 @@ import psycopg
 import pytest
 import trio
 
-from holdfast.clock import TrioClock
 from holdfast.core.message import Entry, Message, MessageId
 from holdfast.store.port import Accept, Commit, StoreListener
 from holdfast.store.postgres.arrivals import HELD_AT_MOST, HELD_FOR_EACH, Hints
@@ -17,6 +16,7 @@ from tests.contract.builders import HOST, HOUR, NOW, RULES
 from tests.store.fleets import every_host_is_owned
 from tests.store.populated import SIZE
 from tests.support.harness import PATIENCE
+from tests.support.trio_clock import TrioClock
 
 HANG_UP = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name LIKE 'holdfast presence %'"""

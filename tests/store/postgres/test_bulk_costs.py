@@ -5,7 +5,6 @@ server tells them.
 import psycopg
 import trio
 
-from holdfast.clock import TrioClock
 from holdfast.config import build
 from holdfast.core.circuit import Circuit
 from holdfast.core.message import Message
@@ -18,6 +17,7 @@ from tests.contract.builders import DAY, HOST, NOW, success
 from tests.fleet.virtual_replicas import Replica
 from tests.store.fleets import every_host_is_owned
 from tests.support.harness import until
+from tests.support.trio_clock import TrioClock
 
 FINISHED = 2 * STEP
 """Records of each kind that are past their retention."""

@@ -12,7 +12,6 @@ import psycopg
 import trio
 from pytest import mark, raises
 
-from holdfast.clock import TrioClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import StoreUnusable
 from holdfast.core.message import DeadReason, Message, MessageState, id_text
@@ -32,6 +31,7 @@ from tests.store import version_one as v1
 from tests.store.populated import SIZE
 from tests.store.version_one import Old, counted, version_one
 from tests.support.harness import PATIENCE
+from tests.support.trio_clock import TrioClock
 
 EVERYTHING = 1 << 40
 
