@@ -17,7 +17,7 @@ from tests.crash.load import Book, Load, Post, agent, command
 from tests.support.harness import Gateway, Receiver, running, until
 from tests.support.repetitions import amount
 
-RESTARTS = amount(20, 100, "HOLDFAST_RESTARTS")
+RESTARTS = amount(12, 100, "HOLDFAST_RESTARTS")
 DRAINED = (10, RESTARTS)
 SENDERS = 2
 EACH_SENDS = 20

@@ -10,7 +10,7 @@ from tests.crash.load import Book, Load, Post, agent, command
 from tests.support.harness import HOLDFAST, PATIENCE, READY, Receiver, running, settings
 from tests.support.repetitions import amount
 
-AT_THE_SAME_INSTANT = amount(4, 10)
+AT_THE_SAME_INSTANT = amount(2, 10)
 """Pairs of processes that are started together."""
 NOTHING = '{"format": "holdfast-export", "version": 1}\n{"kind": "end", "lines": 1}\n'
 COMMANDS = (["run"], ["fsck"], ["fsck", "--repair"], ["export", "-"], ["import", "-"], ["compact"])

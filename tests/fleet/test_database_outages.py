@@ -18,7 +18,7 @@ from tests.support.harness import PATIENCE, Receiver, running, until
 from tests.support.postgres import OwnServer, Standby
 from tests.support.repetitions import amount
 
-CRASHES = amount(3, 10)
+CRASHES = amount(2, 10)
 CLIENTS = 16
 PAUSE = 0.05
 WITHOUT_END = 1_000_000

@@ -17,7 +17,7 @@ from tests.fleet.senders import Senders
 from tests.support.repetitions import amount
 
 REPLICAS = 4
-WEBHOOKS = amount(4_000, 20_000, "HOLDFAST_WEBHOOKS")
+WEBHOOKS = amount(2_400, 20_000, "HOLDFAST_WEBHOOKS")
 CLIENTS = 96
 PER_HOST = 12
 PROBE_EVERY = 3.0
@@ -26,7 +26,7 @@ RULES = {
     "circuit__probe_every": f"{PROBE_EVERY:.0f}s",
     "delivery__per_host": PER_HOST,
 }
-A_KILL_EVERY = amount(1_000, 2_000)
+A_KILL_EVERY = amount(800, 2_000)
 """Acknowledged webhooks."""
 A_SECOND = 800
 """Webhooks that are posted, at most: so that the load lasts for as long as the disturbances."""

@@ -11,7 +11,7 @@ from tests.gateway.hostile import anonymous
 from tests.support.harness import Gateway, Receiver, running, until
 from tests.support.repetitions import amount
 
-HANGING = amount(300, 1_500)
+HANGING = amount(200, 1_500)
 MOST_MEMORY = 160 * 1024
 """Kilobytes."""
 LARGE = b"x" * 1_000_000

@@ -201,7 +201,7 @@ def test_floods_are_refused_before_they_are_buffered(gateway: Gateway, measured:
 
 # -- random bytes -----------------------------------------------------------------------------------------------------
 
-RANDOM_STRINGS = {1: amount(3_000, 10_000), 2: 1_000}
+RANDOM_STRINGS = {1: amount(1_500, 10_000), 2: amount(500, 1_000)}
 """The readers of bytes are the same in two processes."""
 AT_ONCE = 32
 MORSELS = [

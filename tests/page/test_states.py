@@ -9,6 +9,7 @@ from tests.page import worlds
 from tests.page.browser import Browser
 from tests.page.conftest import Picture
 from tests.support.harness import until
+from tests.support.repetitions import cases
 
 LOOKS = {"light": {}, "dark": {"dark": True}, "narrow": {"width": 360}}
 
@@ -46,7 +47,7 @@ def visit(browser: Browser, script: Script, fragment: str = "", **world: object)
     until(lambda: browser.text("#headline") not in ("", "Connecting to the gateway"))
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", cases(["light"], ["dark", "narrow"]))
 def test_nothing_wrong_is_calm(browser: Browser, script: Script, picture: Picture, look: str) -> None:
     browser.look(**LOOKS[look])
     visit(browser, script, **worlds.calm())
@@ -110,7 +111,7 @@ def test_with_a_spool_it_says_how_many_are_kept_while_the_database_is_away(brows
     assert browser.text("#reason").startswith("12 webhooks kept on this machine's disk. ")
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", cases(["narrow"], ["light", "dark"]))
 def test_a_clock_that_is_off_is_told(browser: Browser, script: Script, picture: Picture, look: str) -> None:
     browser.look(**LOOKS[look])
     world = worlds.calm()

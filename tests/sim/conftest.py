@@ -34,7 +34,7 @@ def no_spinning() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store" in metafunc.fixturenames:
-        metafunc.parametrize("store", stores_of(metafunc.function), indirect=True)
+        metafunc.parametrize("store", stores_of(metafunc.module, metafunc.function), indirect=True)
 
 
 @pytest.fixture

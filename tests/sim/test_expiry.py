@@ -6,10 +6,10 @@ import trio
 from holdfast.config import build
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import DeadReason, MessageState
-from tests.sim.stores import long_on_postgres, on_each_store
+from tests.sim.stores import long_on_each_store, long_on_postgres
 from tests.sim.world import DAY, HOST, HOUR, NO_TRIPS, SPAN, START, TRIPS_AT_3, World, asks_for, every, slow, world
 
-pytestmark = on_each_store
+pytestmark = long_on_each_store
 
 FREEZES_AT_3 = {"min_attempts": 0, "disable_after": 0, "freeze_at": 3}
 

@@ -9,10 +9,10 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import AttemptKind, DeadReason, Fault, MessageState
 from holdfast.http.errors import ConnectError
-from tests.sim.stores import on_each_store
+from tests.sim.stores import long_on_each_store
 from tests.sim.world import DAY, HOST, NO_TRIPS, asks_for, date_at, hang, slow, until, world
 
-pytestmark = on_each_store
+pytestmark = long_on_each_store
 
 SCHEDULE = [0, 84.8, 254.4, 593.6, 1272, 2628.8, 5342.4, 10769.6, 21624, 43332.8, 86750.4, 173585.6]
 

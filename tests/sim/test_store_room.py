@@ -2,13 +2,15 @@
 
 import trio
 
-from tests.sim.stores import embedded_only, on_each_store
+from tests.sim.stores import embedded_only, long_on_each_store
 from tests.sim.world import HOST, world
+from tests.support.repetitions import amount
 from tests.support.trio_clock import TrioClock
 
-pytestmark = on_each_store
+pytestmark = long_on_each_store
 
 SIZE = 200_000
+WEBHOOKS = amount(700, 1_500)
 OTHER = "b.test:80"
 
 
@@ -17,14 +19,14 @@ async def test_delivered_records_and_keys_are_evicted_even_in_the_first_minutes(
     it = world(store={"host_share": 1.0})
     it.engine.max_size = SIZE
     async with it.gateway():
-        for number in range(1_500):
+        for number in range(WEBHOOKS):
             await it.accept(key=number.to_bytes(16, "big"))
             await trio.sleep(0.2)
             assert it.engine.room().needed < 0.9 * SIZE
         assert it.now < 600
         statistics = await it.ledger.statistics()
         assert not statistics.full
-        assert len(it.requests) == 1_500
+        assert len(it.requests) == WEBHOOKS
 
 
 class TickingClock(TrioClock):
@@ -46,11 +48,11 @@ async def test_a_flood_of_keys_never_fills_the_store_while_time_passes(autojump_
     it.engine.max_size = SIZE // 2
     it.clock = TickingClock(it.clock.now())
     async with it.gateway():
-        for number in range(1_500):
+        for number in range(WEBHOOKS):
             await it.accept(key=number.to_bytes(16, "big"))
             await trio.sleep(0.2)
         assert not (await it.ledger.statistics()).full
-        assert len(it.requests) == 1_500
+        assert len(it.requests) == WEBHOOKS
 
 
 async def test_a_store_full_of_waiting_messages_recovers_by_itself(autojump_clock: object) -> None:
@@ -73,9 +75,9 @@ async def test_a_new_circuit_for_each_message_never_fills_the_store(autojump_clo
     it = world(store={"host_share": 1.0}, circuit={"scope": "url"})
     it.engine.max_size = SIZE
     async with it.gateway():
-        for number in range(1_500):
+        for number in range(WEBHOOKS):
             await it.accept(path=f"/{number}", by_url=True)
             await trio.sleep(0.2)
         assert not (await it.ledger.statistics()).full
-        assert len(it.requests) == 1_500
+        assert len(it.requests) == WEBHOOKS
         assert it.dispatcher.lane_of("http://" + HOST + "/0") is None
