@@ -18,9 +18,9 @@ import trio
 from holdfast.cli.demo import stamp
 from holdfast.cli.main import main
 from holdfast.clock import sleep_until
-from holdfast.demo import play
-from holdfast.demo.clock import FastClock
-from holdfast.demo.promise import PromiseBroken
+from holdfast.demo.fast_clock import FastClock
+from holdfast.demo.narrator import PromiseBroken
+from holdfast.demo.story import Story
 from tests.cli.conftest import EXECUTABLE
 from tests.support.harness import PLAIN
 
@@ -35,22 +35,22 @@ BEATS = [
     "day 1 00:04:1.  retrying   Attempt 3: no answer in time. It doubles again: 5 min 39 s.",
     "day 1 00:09:5.  retrying   Attempt 4: 302 Found, which is never followed. And again: 11 min 18 s.",
     "day 1 00:21:..  delivered  Attempt 5: 200 OK, with 7 retries left.",
-    "2. A circuit trips, and heals",
+    "2. A circuit trips and recovers",
     "disabled   [0-9]+ of [0-9]+ attempts in an hour failed: more than 70%, of more than 100.",
-    "held       121 wait.",
+    "held       121 orders wait.",
     "delivered  An order to shop.example",
-    "probe      One probe every 10 min, with the oldest that waits, order [0-9]+: 503.",
-    "probe      The next one with the next in line, order [0-9]+: 503.",
-    "enabled    crm.example is repaired. The third probe, order [0-9]+, gets 200.",
-    "delivered  All 120 that waited, in slow start: 1, 2, 4",
-    "3. A circuit freezes, and is unfrozen",
+    r"probe      Every 10 min one probe, with the oldest waiting order \([0-9]+\): 503.",
+    r"probe      The next probe takes the next order \([0-9]+\): 503.",
+    r"enabled    crm.example is fixed. The third probe \(order [0-9]+\) gets 200.",
+    "delivered  All 120 waiting orders, in slow start: 1, 2, 4",
+    "3. A circuit freezes and is unfrozen",
     r"disabled   ([0-9]+) of \1 attempts",
     "day 3 .*dead       110 orders waited 48 h 13 min",
     r"\$ holdfast dead list --host crm.example",
     "day 4 .*frozen     [0-9]+ failures in a row, more than 400; no success for more than 72 h.",
     r"\$ holdfast unfreeze crm.example --replay-dead",
-    "day 5 .*enabled    By the operator. 117 dead letters begin a new life",
-    "delivered  All 121 that waited, in slow start: 1, 2, 4",
+    "day 5 .*enabled    By the operator. 117 dead messages are replayed",
+    "delivered  All 121 waiting orders, in slow start: 1, 2, 4",
     "4.0 days in [0-9]+ s: 274 webhooks accepted, 274 delivered, by ",
     "Nothing was lost.",
 ]
@@ -183,10 +183,10 @@ def test_a_reader_that_leaves_ends_it_and_nothing_is_left(folder: Path) -> None:
 def test_a_broken_promise_is_an_error(
     arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def tell(story: object) -> None:
+    async def fail(story: object) -> None:
         raise PromiseBroken("expected 202; saw 500")
 
-    monkeypatch.setattr(play.Story, "tell", tell)
+    monkeypatch.setattr(Story, "run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     assert main(["demo", *arguments]) == 1
     assert capsys.readouterr().err == "holdfast: a promise was broken: expected 202; saw 500\n"

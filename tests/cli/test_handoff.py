@@ -60,7 +60,7 @@ def test_what_can_not_be_read_stays_and_is_told(holdfast: Run, store: Populated,
     done = holdfast("handoff", "--to", database)
     assert done.returncode == 1
     assert done.stdout.endswith("; 1 left here\n")
-    assert done.stderr.startswith(f"holdfast: it can't be read and stays: messages {store['waiting'].hex()}: ")
+    assert done.stderr.startswith(f"holdfast: unreadable, so it stays: messages {store['waiting'].hex()}: ")
     assert len(ids_in(database)) == 14
 
 

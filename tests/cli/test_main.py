@@ -24,7 +24,7 @@ def test_help_has_an_example_of_each_command(word: str, capsys: Captured) -> Non
     assert main([word]) == 0
     out = capsys.readouterr().out
     assert all(f"\n  holdfast {name}" in out for name in COMMANDS)
-    assert all(len(line) <= 100 for line in out.splitlines())
+    assert all(len(line) <= 80 for line in out.splitlines())
 
 
 ACTIONS = {"messages": ("list", "show", "retry", "drop"), "dead": ("list", "replay", "drop", "export")}
@@ -36,7 +36,7 @@ def test_help_of_a_command_has_an_example(command: str, capsys: Captured) -> Non
     out = capsys.readouterr().out
     assert out.startswith(f"usage: holdfast {command} ")
     assert f"\n  holdfast {command}" in out.partition("\nexample")[2]
-    assert all(len(line) <= 100 for line in out.splitlines())
+    assert all(len(line) <= 80 for line in out.splitlines())
 
 
 def test_nothing_at_all_is_wrong_usage(capsys: Captured) -> None:

@@ -63,7 +63,7 @@ def test_one_that_refuses_the_password_is_exit_status_3(
 def test_it_needs_a_database(holdfast: Run) -> None:
     done = holdfast("migrate")
     assert done.returncode == 2
-    assert done.stderr == "holdfast: migrate needs store.url; an embedded store is migrated by holdfast run\n"
+    assert done.stderr == "holdfast: migrate needs store.url; holdfast run migrates an embedded store\n"
 
 
 def test_it_needs_no_secrets_but_the_url(holdfast: Run, url: str, tmp_path: Path) -> None:

@@ -124,5 +124,5 @@ def test_compact_is_for_the_embedded_store(
     monkeypatch.setenv("HOLDFAST_STORE__URL", database)
     done = holdfast("compact")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("holdfast: compact is for the embedded store, and store.url is set; PostgreSQL ")
+    assert done.stderr.startswith("holdfast: compact is for the embedded store; store.url is set, and PostgreSQL ")
     assert list(tmp_path.iterdir()) == []

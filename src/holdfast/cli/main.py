@@ -97,6 +97,6 @@ def _help_text() -> str:
             "examples:",
             *(f"  {command.examples[0]}" for command in COMMANDS.values()),
             "",
-            "See holdfast COMMAND --help for a command; holdfast --version prints the version.",
+            "holdfast COMMAND --help explains a command; --version prints the version.",
         ]
     )

@@ -48,7 +48,10 @@ def _parser() -> Parser:
     parser = command_parser("messages")
     actions = parser.add_subparsers(required=True, metavar="list|show|retry|drop")
     listing = add_action(actions, "list", "list messages", "holdfast messages list --state dead --limit 20")
-    listing.add_argument("--state", choices=[state.value for state in MessageState], help="only those in this state")
+    states = [state.value for state in MessageState]
+    listing.add_argument(
+        "--state", choices=states, metavar="STATE", help=f"only those in this state: {', '.join(states)}"
+    )
     listing.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
     add_limit(listing)
     showing = add_action(

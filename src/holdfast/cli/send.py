@@ -50,12 +50,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-X", "--method", type=str.upper, choices=METHODS, default="POST", help="default: POST")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("-d", "--data", metavar="DATA", help="the body")
-    data.add_argument("--data-file", metavar="FILE", help="the file that is the body; - is standard input")
+    data.add_argument("--data-file", metavar="FILE", help="a file with the body; - for stdin")
     parser.add_argument(
-        "-H", "--header", dest="headers", metavar="'Name: value'", type=_header, action="append", default=[]
+        "-H",
+        "--header",
+        dest="headers",
+        metavar="'Name: value'",
+        type=_header,
+        action="append",
+        default=[],
+        help="a header of the webhook; may be repeated",
     )
     parser.add_argument("--key", metavar="KEY", type=_field, help="the idempotency key: the same again queues nothing")
-    parser.add_argument("--delay", metavar="30s", type=_field, help="hold the first attempt back")
+    parser.add_argument("--delay", metavar="30s", type=_field, help="delay the first attempt")
     parser.add_argument(
         "--to", metavar="ADDR", type=_address, help="the gateway (default: listen.ingest of the config)"
     )

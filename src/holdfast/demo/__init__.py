@@ -1,13 +1,9 @@
-"""`holdfast demo`: the real gateway on a real store and real sockets, two receivers that fail, and a clock run fast.
+"""`holdfast demo`: the real gateway with a real store and real sockets, two receivers that fail, and a fast clock.
 
-clock.py       time that jumps over the waits, and never over a moment that somebody waits for
-receiver.py    a receiver with moods
-sender.py      the app: sends webhooks to ingest
-transports.py  the client side of app and gateway
-gateway.py     the gateway put together around that clock
-promise.py     what holdfast is held to
-stage.py       what the story is told with: waiting for events, saying lines
-wording.py     numbers as they are told
-story.py       the three acts
-play.py        a run from the temporary folder to its removal
+fast_clock.py    a clock that jumps over waiting times, but never past a moment that somebody waits for
+narrator.py      waits for events of the gateway and prints lines; checks what holdfast promises
+endpoints.py     the receivers, the app that sends, and their HTTP client
+demo_gateway.py  the gateway with that clock
+story.py         the three chapters
+runner.py        one run, from the temporary directory to its removal
 """

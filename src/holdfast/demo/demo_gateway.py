@@ -1,4 +1,4 @@
-"""The gateway as app.py puts it together, around a clock of the demo's and without signals, control socket and log."""
+"""The gateway of the demo."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -9,9 +9,8 @@ import trio
 
 from holdfast.config import Address, Config, build
 from holdfast.delivery.egress import Guard
-from holdfast.demo.clock import FastClock
-from holdfast.demo.receiver import LOOPBACK
-from holdfast.demo.transports import plain_transport
+from holdfast.demo.endpoints import LOOPBACK, plain_transport
+from holdfast.demo.fast_clock import FastClock
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.sockets import open_tcp_listeners
 from holdfast.http.transport import Resolve
@@ -25,10 +24,10 @@ from holdfast.store.embedded.lmdb import LmdbEngine
 
 
 def demo_config(folder: Path) -> Config:
-    """The defaults, but for two numbers that keep the demo short."""
+    """The defaults, except for two numbers that keep the demo short."""
     return build(
         {
-            # Nothing listens on the control socket; its own default may be too long in a deep temporary folder.
+            # The demo has no control socket; its default path may be too long in a deep temporary directory.
             "listen": {"ingest": f"{LOOPBACK}:0", "status": f"{LOOPBACK}:0", "control": "/dev/null"},
             "store": {"path": str(folder), "max_size": "64MiB"},
             "delivery": {"timeout": "1s"},
@@ -51,7 +50,7 @@ class DemoGateway(Gateway):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve until left. `ingest` and `status` are the addresses meanwhile."""
+        """Serves inside the block. `ingest` and `status` are the addresses of its listeners."""
         ingest, status = await open_tcp_listeners(LOOPBACK, 0), await open_tcp_listeners(LOOPBACK, 0)
         self.ingest, self.status = _address(ingest), _address(status)
         async with trio.open_nursery() as operators:
@@ -71,7 +70,7 @@ class DemoGateway(Gateway):
         await self._transport.aclose()
 
     def _status_server(self) -> Server:
-        # Nobody scrapes a demo for its connections.
+        # The metrics have no connections: the demo does not count them.
         probes = self.probes(dict, self.config.store.path)
         listener = StatusListener(self.queries, probes, frozenset({"localhost", LOOPBACK}))
         return Server(listener, LOCAL_LIMITS, gate=listener.gate)
