@@ -3,7 +3,7 @@
 from pytest import mark, raises
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.handoff_header import handoff_digest
+from holdfast.core.idempotency import handoff_digest
 from holdfast.core.message import Entry, Message, MessageState, Place, Standing
 from holdfast.store.port import (
     Accept,

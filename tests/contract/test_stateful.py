@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.handoff_header import handoff_digest
+from holdfast.core.idempotency import handoff_digest
 from holdfast.core.message import Entry, MessageId, MessageState, Place, Standing
 from holdfast.store.embedded.tables import Table
 from holdfast.store.port import (

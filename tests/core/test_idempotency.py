@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.handoff_header import handoff_digest
-from holdfast.core.idempotency import key_digest
+from holdfast.core.idempotency import handoff_digest, key_digest
 
 URL = "https://api.example.com/hooks/7"
 

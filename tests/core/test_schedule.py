@@ -1,3 +1,5 @@
+"""The retry schedule, and the place of a message after each event."""
+
 from dataclasses import replace
 
 import pytest
@@ -5,12 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import build
-from holdfast.core.message import DeadReason
-from holdfast.core.schedule import Dead, RetryAt, RetryRules, after_failure, expires_at, wait_before
-from tests.core.build import HOUR, MINUTE, NOW
+from holdfast.core.circuit import CircuitState
+from holdfast.core.message import Attempt, AttemptKind, DeadReason, MessageState, Place, Standing
+from holdfast.core.schedule import (
+    Dead,
+    RetryAt,
+    RetryRules,
+    after_failure,
+    dead_place,
+    due_at_once,
+    expires_at,
+    first_place,
+    place_after_attempt,
+    replayed_place,
+    state_of,
+    wait_before,
+)
+from tests.core.build import HOUR, MINUTE, NOW, entry
 
 RULES = build({}).retry
 SPAN = 48 * HOUR + 13 * MINUTE + 5_600
+
+ACTIVE, WAITING, RETRY, DEAD = Standing
+ENABLED, DISABLED, FROZEN = CircuitState
+TRIED = Attempt(3, AttemptKind.RETRY, at=1_000, duration=20)
 
 RETRIES = st.integers(0, 10)
 CHANCES = st.floats(0, 1, exclude_max=True)
@@ -136,7 +156,7 @@ def test_a_message_expires_one_span_after_the_latest_of_its_birth_and_its_circui
     assert expires_at(RULES, born, enabled_at) == NOW + SPAN
 
 
-def test_expire_after_is_the_configs():
+def test_expire_after_is_configured():
     assert expires_at(replace(RULES, expire_after=5), NOW, 0) == NOW + 5
 
 
@@ -144,5 +164,68 @@ def test_the_default_numbers_are_the_published_ones():
     assert RetryRules(84_800, 11, SPAN, jitter=0.0, retry_after_limit=24 * HOUR) == RULES
 
 
-def test_the_default_expiry_is_the_schedules_own_span_of_48_h_13_min_5_6_s():
+def test_the_default_expiry_is_the_span_of_the_schedule_48_h_13_min_5_6_s():
     assert RULES.expire_after == SPAN == sum(wait_before(RULES, retry) for retry in range(1, 12))
+
+
+# places
+
+
+def test_a_new_message_is_active_or_behind_the_others_of_its_lane() -> None:
+    new = entry().message
+    assert first_place(new) == Place(ACTIVE, new.born)
+    assert first_place(new, behind_others=True) == Place(WAITING, new.born)
+
+
+@pytest.mark.parametrize("behind_others", [False, True])
+def test_a_delayed_message_is_held_until_its_time(behind_others: bool) -> None:
+    delayed = entry(born=NOW + 5_000).message._replace(accepted_at=NOW)
+    assert first_place(delayed, behind_others=behind_others) == Place(RETRY, delayed.born, delayed.born, held=True)
+
+
+@pytest.mark.parametrize("standing", [WAITING, RETRY, DEAD])
+def test_a_message_that_is_taken_over_keeps_its_place(standing: Standing) -> None:
+    there = Place(standing, 7, 8, 2, 3, held=True)
+    assert first_place(entry().message, there) == there
+
+
+def test_a_message_that_was_active_elsewhere_waits_in_the_queue() -> None:
+    assert first_place(entry().message, Place(ACTIVE, 7, attempts=1)) == Place(WAITING, 7, attempts=1)
+
+
+def test_a_failed_attempt_moves_a_message_by_its_step() -> None:
+    before = Place(RETRY, 7, 500, 2, 2, held=True)
+    assert place_after_attempt(before, TRIED, RetryAt(3, 9_000, False)) == Place(RETRY, 7, 9_000, 3, 3)
+    assert place_after_attempt(before, TRIED, Dead(DeadReason.EXHAUSTED)) == Place(DEAD, 7, 1_020, 2, 3)
+    assert place_after_attempt(before, TRIED, None) == before._replace(attempts=3), "a probe moves nothing"
+
+
+def test_a_dead_message_keeps_its_age_and_its_attempts() -> None:
+    assert dead_place(Place(RETRY, 7, 500, 2, 2, held=True), 600) == Place(DEAD, 7, 600, 2, 2)
+
+
+def test_a_replay_counts_the_retries_anew_and_keeps_the_attempts() -> None:
+    assert replayed_place(Place(DEAD, 7, 600, 11, 12), 900) == Place(WAITING, 900, attempts=12)
+
+
+def test_retrying_now_moves_only_messages_with_a_due_time() -> None:
+    assert due_at_once(Place(RETRY, 7, 500, 2, 2, held=True), 100) == Place(RETRY, 7, 100, 2, 2)
+    assert due_at_once(Place(RETRY, 500, 500, held=True), 100) == Place(RETRY, 100, 100), "delayed, and not born yet"
+    assert due_at_once(Place(WAITING, 7), 100) == Place(WAITING, 7)
+
+
+@pytest.mark.parametrize(
+    ("place", "circuit", "state"),
+    [
+        (Place(ACTIVE, 1), ENABLED, MessageState.QUEUED),
+        (Place(WAITING, 1), ENABLED, MessageState.QUEUED),
+        (Place(RETRY, 1, 2), ENABLED, MessageState.QUEUED),
+        (Place(RETRY, 1, 2, retry=1), ENABLED, MessageState.RETRYING),
+        (Place(ACTIVE, 1), DISABLED, MessageState.HELD),
+        (Place(RETRY, 1, 2, retry=1), FROZEN, MessageState.HELD),
+        (Place(DEAD, 1, 2), ENABLED, MessageState.DEAD),
+        (Place(DEAD, 1, 2), FROZEN, MessageState.DEAD),
+    ],
+)
+def test_the_state_that_operators_see(place: Place, circuit: CircuitState, state: MessageState) -> None:
+    assert state_of(place, circuit) is state

@@ -1,4 +1,4 @@
-"""How a budget is shared among hosts, so that no number of hosts that hang can use it up.
+"""How a budget is shared among hosts, so that hosts that hang can't use it up, however many they are.
 
 Attempts in flight and bytes in memory are both such budgets, and follow the same rule:
 
@@ -6,16 +6,25 @@ Attempts in flight and bytes in memory are both such budgets, and follow the sam
 - Hosts that were not tried yet share at most half of it.
 - The last quarter is only for hosts that answer and hold nothing of the budget.
 
-So a host that answers always finds room, whatever the others do.
+So a host that answers always finds room. The memory for webhooks has two fixed parts, so that neither side can starve
+the other: bodies that clients are sending, and messages that wait for an attempt or are in flight.
 """
 
 from enum import IntEnum
 
 from holdfast.core.message import Message
 
+MEMORY_BYTES = 64 << 20
+RECEIVING_BYTES = MEMORY_BYTES * 3 // 8
+"""For bodies that clients are sending."""
+DELIVERING_BYTES = MEMORY_BYTES - RECEIVING_BYTES
+"""For messages read ahead of their turn, in flight, or with an outcome that is not on disk yet."""
+MESSAGE_OVERHEAD = 2048
+"""Bytes that a message takes besides its content: its objects, and those of its lane."""
+
 
 class HostClass(IntEnum):
-    """What the last attempt to a host says about it. An answer is an answer, whatever its status."""
+    """Hosts by their last attempt. Any answer counts as an answer, whatever its status."""
 
     ANSWERING = 0
     UNTRIED = 1
@@ -30,7 +39,7 @@ def class_of(answers: bool | None) -> HostClass:
 
 
 class Budget:
-    """So many of something at once. `used` is the sum over all hosts."""
+    """An amount that hosts share. `used` is the sum over all hosts."""
 
     __slots__ = ("_below_reserve", "_limits", "_used_by", "size", "used")
 
@@ -40,7 +49,7 @@ class Budget:
         self.resize(size)
 
     def resize(self, size: int) -> None:
-        """What is in use above a smaller size is given back as it ends."""
+        """If more than the new size is in use, nothing more is taken until enough was given back."""
         self.size = size
         self._below_reserve = size - size // 4
         self._limits = (size, max(1, size // 2), max(1, size // 4))
@@ -52,7 +61,7 @@ class Budget:
         return self.used < (self.size if idle else self._below_reserve)
 
     def is_half_free(self, host_class: int) -> bool:
-        """Whether hosts of a class may take some, and use less than half of what they may have."""
+        """Whether hosts of a class may take some, and use less than half of their share."""
         return 2 * self._used_by[host_class] < self._limits[host_class] and self.admits(host_class, idle=True)
 
     def take(self, host_class: int, amount: int = 1) -> None:
@@ -60,22 +69,12 @@ class Budget:
         self._used_by[host_class] += amount
 
     def give_back(self, host_class: int, amount: int = 1) -> None:
-        """`host_class` is the one that it was taken for, whatever the host has become since."""
+        """`host_class` is the class that it was taken for: the host may have changed since."""
         self.used -= amount
         self._used_by[host_class] -= amount
 
 
-BUDGET = 64 << 20
-RECEIVING_BYTES = BUDGET * 3 // 8
-"""Bodies that clients are sending."""
-DELIVERING_BYTES = BUDGET - RECEIVING_BYTES
-"""Messages read ahead of their turn, in flight, or with an outcome that is not on disk yet."""
-
-MESSAGE_OVERHEAD = 2048
-"""What a message takes besides its bytes: its objects, and those of its lane."""
-
-
 def weight_of(message: Message) -> int:
-    """What a message counts for while it is in memory."""
+    """The bytes that a message counts for while it is in memory."""
     head = sum(len(name) + len(value) for name, value in message.headers)
     return MESSAGE_OVERHEAD + len(message.body) + len(message.path) + head

@@ -1,15 +1,15 @@
-"""One circuit: everything that decides whether a host may be sent to lives in this file.
+"""A circuit decides whether a host may receive requests.
 
-Workfront's published rules, as a table. `enabled` sends everything, `disabled` one probe every `probe_every`,
-`frozen` nothing until an operator unfreezes it. Transitions are decided when a failed outcome is recorded, never by
-time passing and never by a success, except that a probe's success enables. An outcome of an attempt that began before
-the last change of state updates the counters and changes no state: the answers of a burst that was under way when the
-circuit tripped must neither trip it twice nor heal it.
+The rules are Workfront's published ones, as a table. An enabled circuit sends everything, a disabled one sends a probe
+every `probe_every`, a frozen one sends nothing until an operator unfreezes it. A transition happens only when a failed
+outcome is recorded, when a probe succeeds, or when an operator asks for it; never by time. An outcome of an attempt
+that began before the last transition is counted and changes no state: the answers of a burst that was in flight when
+the circuit tripped must neither trip it twice nor enable it.
 
-Why two rules disable: the rate catches a host that is mostly broken while it still has traffic, the run of
-consecutive failures one with so little traffic that the window never fills. Why freezing needs silence too: a large
-sender can fail 2,000 times in a minute, which is an outage; only failing for days makes a dead endpoint. 50,000 in a
-row freezes anyway.
+Two rules disable. The rate finds a host that is mostly broken while it has traffic. The run of consecutive failures
+finds a host with so little traffic that the window never fills. Freezing needs silence too: a large sender can fail
+2,000 times in a minute, which is an outage; an endpoint is dead only if it fails for days. 50,000 failures in a row
+freeze in any case.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ class CircuitState(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a circuit; each names the rule behind it."""
+    """What can happen to a circuit, named by the rule behind it."""
 
     RATE_EXCEEDED = "rate_exceeded"
     RUN_OF_FAILURES = "run_of_failures"
@@ -40,7 +40,7 @@ class Event(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a circuit is not enabled; it travels to logs, metrics and operators."""
+    """Why a circuit is not enabled. It is shown in logs, metrics and the API."""
 
     FAILURE_RATE = "failure_rate"
     CONSECUTIVE_FAILURES = "consecutive_failures"
@@ -101,7 +101,7 @@ class Change:
 
 
 class Window:
-    """Attempts and failures of the last `BUCKETS` buckets, aligned to the clock, with running sums."""
+    """Attempts and failures of the last `BUCKETS` buckets, which are aligned to the clock, with running sums."""
 
     __slots__ = ("attempts", "buckets", "failures")
 
@@ -126,7 +126,7 @@ class Window:
         current = now // width
         while self.buckets and self.buckets[0][0] <= current - BUCKETS:
             self._drop(self.buckets.popleft())
-        # Numbers from the future were counted in narrower buckets, before `circuit.window` was changed.
+        # Buckets from the future are narrower ones, counted before `circuit.window` was changed.
         while self.buckets and self.buckets[-1][0] > current:
             self._drop(self.buckets.pop())
 
@@ -135,7 +135,7 @@ class Window:
         self.failures -= bucket[2]
 
     def sums(self, now: int, rules: "CircuitRules") -> tuple[int, int]:
-        """Attempts and failures as of now, for whoever only looks."""
+        """Attempts and failures as of now. Changes nothing."""
         current = now // _width(rules)
         counted = [bucket for bucket in self.buckets if current - BUCKETS < bucket[0] <= current]
         return sum(bucket[1] for bucket in counted), sum(bucket[2] for bucket in counted)
@@ -147,9 +147,8 @@ class Window:
 
 @dataclass(slots=True)
 class Circuit:
-    """State and counters. `generation` numbers the changes of state within a run:
-
-    an attempt remembers the one it began in.
+    """State and counters. `generation` counts the transitions of this run: an attempt remembers in which one it began.
+    `probed` is the position of the last message that was sent as a probe.
     """
 
     state: CircuitState = CircuitState.ENABLED
@@ -168,11 +167,11 @@ class Circuit:
 
     @classmethod
     def new(cls, now: int) -> Self:
-        """Of a host that nothing is known of."""
+        """The circuit of a host that was never seen."""
         return cls(since=now, enabled_at=now)
 
     def begin(self, rules: CircuitRules, now: int, *, probe: bool) -> int:
-        """An attempt starts; returns the generation that its outcome has to name."""
+        """An attempt starts. Returns the generation to pass with its outcome."""
         if self.first_attempt_at is None:
             self.first_attempt_at = now
         if self.silent_since is None:
@@ -191,7 +190,7 @@ class Circuit:
         return None
 
     def failed(self, rules: CircuitRules, now: int, *, generation: int) -> Change | None:
-        """Count a failure of the host's; this side's failures never get here."""
+        """Count a failure that is the host's fault."""
         self.consecutive_failures += 1
         self.window.add(now, _width(rules), failed=True)
         if generation != self.generation:
@@ -217,11 +216,11 @@ class Circuit:
 
     @property
     def has_failures(self) -> bool:
-        """Whether a lost success would be missed: a kill may cost only successes of hosts that had not failed."""
+        """Whether a success must be saved at once: a kill may lose successes only of hosts that had not failed."""
         return bool(self.consecutive_failures or self.window.failures)
 
     def _rule_broken(self, rules: CircuitRules, now: int) -> Event | None:
-        """The strictest rule that this failure breaks and that the present state knows."""
+        """The strictest rule that this failure breaks and that applies in this state."""
         run = self.consecutive_failures
         known = TRANSITIONS[self.state]
         silence = now - (now if self.silent_since is None else self.silent_since)
@@ -240,7 +239,7 @@ class Circuit:
         if not rules.failure_rate or not rules.min_attempts:
             return False
         attempts, failures = self.window.attempts, self.window.failures
-        # A quotient, not a product: 77/110 rounds to the same double as 0.70, 0.70*110 to less than 77.
+        # A quotient, not a product: 77/110 rounds to the same double as 0.70, and 0.70*110 to less than 77.
         return attempts > rules.min_attempts and failures / attempts > rules.failure_rate
 
     def _apply(self, event: Event, rules: CircuitRules, now: int) -> Change:

@@ -1,27 +1,27 @@
-"""Every error that holdfast raises on purpose and lets cross from one room to another.
+"""The errors that cross from one package of holdfast to another.
 
     HoldfastError
     +-- StoreError
-    |   +-- StoreUnusable   the store can't be opened here (exit 3)
-    |   |   +-- StoreInUse  another process has it
-    |   +-- StoreUnreachable       the database can't be reached now; it may come back (503)
-    |   |   +-- RowsLocked  someone else has locked what was to be written; nothing was
-    |   +-- Fenced          this replica does not own what it writes to any more; nothing was written
-    |   +-- StoreFull       no room for this message (507)
-    |   +-- CommitFailed    the disk failed a commit: nothing after it can be trusted (503, exit 4)
-    |   +-- CorruptRecord   one record can't be read; the others can
-    +-- EgressDenied        the guard refuses the target, at ingest or at an attempt
-    +-- NameNotResolved     the target's name gave no address
-    +-- SecretMissing       a route's messages can't be signed now, and are not sent unsigned
+    |   +-- StoreUnusable      the store can't be opened here (exit 3)
+    |   |   +-- StoreInUse     another process has it
+    |   +-- StoreUnreachable   the database can't be reached now; it may come back (503)
+    |   |   +-- RowsLocked     another session has locked the rows; nothing was written
+    |   +-- Fenced             this replica no longer owns the shard; nothing was written
+    |   +-- StoreFull          no room for this message (507)
+    |   +-- CommitFailed       the disk failed a commit; the process ends (503, exit 4)
+    |   +-- CorruptRecord      one record can't be read; the others can
+    +-- ReloadUnfinished       a part of the gateway has not applied the new config in time
+    +-- EgressDenied           the egress rules refuse the target, at ingest or at an attempt
+    +-- NameNotResolved        the target's name has no address
+    +-- SecretMissing          a route's messages can't be signed now, and are not sent unsigned
 
-What comes from outside (lmdb, psycopg, sockets, ssl, h11) is mapped to one of these, or to an Outcome, at the boundary
-and only there. Refusals that an app gets to see are `http.problem.Problem`; faults of a config are
-`config.ConfigError`.
+Errors of lmdb, psycopg, sockets, ssl and h11 are mapped to one of these, or to an Outcome, where they are called.
+Answers to apps are `http.problem.Problem`; faults of a config are `config.ConfigError`.
 """
 
 
 class HoldfastError(Exception):
-    """The root: catching it catches all that holdfast means to say, and no bug."""
+    """The root. To catch it is to catch every expected error and no bug."""
 
 
 class StoreError(HoldfastError):
@@ -29,7 +29,7 @@ class StoreError(HoldfastError):
 
 
 class StoreUnusable(StoreError):
-    """The store can't be opened here: another file system, another version, not ours to write."""
+    """The store can't be opened here: its file system, its version or its permissions do not fit."""
 
 
 class StoreInUse(StoreUnusable):
@@ -37,15 +37,15 @@ class StoreInUse(StoreUnusable):
 
 
 class StoreUnreachable(StoreError):
-    """The database can't be reached, or does not take writes. What was asked may or may not have been done."""
+    """The database can't be reached, or takes no writes. The operation may or may not have been done."""
 
 
 class RowsLocked(StoreUnreachable):
-    """Another session has locked rows of the database for longer than is waited for them. Nothing was written."""
+    """Another session holds a lock on rows for too long. Nothing was written."""
 
 
 class Fenced(StoreError):
-    """Another replica owns what was to be written, or acts under this one's number. Nothing was written."""
+    """Another replica owns the shard, or uses this replica's number. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("another replica owns it now")
@@ -60,7 +60,7 @@ class StoreFull(StoreError):
 
 
 class CommitFailed(StoreError):
-    """A commit failed for another reason than room: the group may or may not be on disk."""
+    """A commit failed, and not for lack of room: the group may or may not be on disk."""
 
 
 class CorruptRecord(StoreError):
@@ -68,15 +68,15 @@ class CorruptRecord(StoreError):
 
 
 class ReloadUnfinished(HoldfastError):
-    """A part of the gateway has not taken over the new config in time; it does so as soon as it can."""
+    """A part of the gateway has not applied the new config in time. It does so as soon as it can."""
 
 
 class EgressDenied(HoldfastError):
-    """The egress rules do not let this target be dialled."""
+    """The egress rules do not allow this target."""
 
 
 class NameNotResolved(HoldfastError):
-    """The resolver gave no address. `here` tells whether that is this side's failure (EAI_AGAIN)."""
+    """The resolver gave no address. `here`: the fault is on this side (EAI_AGAIN)."""
 
     def __init__(self, detail: str, *, here: bool) -> None:
         super().__init__(detail)
@@ -84,4 +84,4 @@ class NameNotResolved(HoldfastError):
 
 
 class SecretMissing(HoldfastError):
-    """A signing secret can't be had, or is none. The text never repeats it."""
+    """A signing secret can't be read, or is not valid. The text never repeats it."""

@@ -1,4 +1,4 @@
-"""Why a message is where it is, in one sentence: what it waits for, and the rule and the counters behind it."""
+"""Why a message is where it is, as a sentence for operators: what it waits for, by which rule and which counters."""
 
 from holdfast.core.circuit import Circuit, CircuitRules, CircuitState, Reason
 from holdfast.core.message import Attempt, DeadReason, MessageState, Place, Standing, rfc3339

@@ -1,25 +1,24 @@
-"""What one holdfast tells another of a message that it hands over: the value of `Holdfast-Handoff`.
+"""The value of `Holdfast-Handoff`: what one holdfast tells another about a message that it hands over.
 
     id=msg_...; accepted=MS; born=MS; retry=N; attempts=N [; due=MS [; held]] [; route=NAME [; signed]]
 
-in this order and spelling only. Times are milliseconds since 1970. Without `due` it waits for its first attempt; with
-it, for that moment. Target, method, headers and body are the request's own. Written and read here alone.
+in this order and spelling only. Times are milliseconds since 1970. Without `due` the message waits for its first
+attempt; with it, for that moment. Target, method, headers and body are those of the request.
 """
 
 import re
-from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast.core.message import Entry, MessageId, Place, Standing, id_text, parse_id
 from holdfast.core.schedule import MOST_RETRIES
 
 MOST_ATTEMPTS = 1 << 30
-"""As many more fit into the columns of a database."""
+"""Twice as many fit into the columns of the database."""
 SKEW = 24 * 3_600_000
-"""Milliseconds that the two clocks may be apart: what was accepted later than that is nonsense."""
+"""Milliseconds that the two clocks may be apart: a message can't be accepted later than that."""
 FARTHEST = 100 * 365 * 24 * 3_600_000
-"""Milliseconds from now that a message can be born or due: no schedule is that long, and what is reckoned from such a
-moment, as its expiry is, can still be told as a date.
+"""Milliseconds from now within which a message is born and due. No schedule is that long, and times computed from such
+a moment, such as the expiry, are still valid dates.
 """
 
 _MOMENT = r"(0|[1-9][0-9]{0,14})"
@@ -33,7 +32,7 @@ _FACTS = re.compile(
 
 
 class HandoffFacts(NamedTuple):
-    """Where a message stands that comes from another holdfast, and what it was there."""
+    """A message's identity, age and place at the holdfast that hands it over."""
 
     id: MessageId
     accepted_at: int
@@ -56,7 +55,7 @@ def write_handoff(entry: Entry) -> str:
 
 
 def read_handoff(text: str, now: int) -> HandoffFacts:
-    """The facts, or a ValueError that says what is wrong with them."""
+    """Raises a ValueError whose text reads after the header's name."""
     found = _FACTS.fullmatch(text)
     id = parse_id(found["id"]) if found is not None else None
     if found is None or id is None:
@@ -64,18 +63,13 @@ def read_handoff(text: str, now: int) -> HandoffFacts:
     accepted, born, retry, attempts = (int(found[name]) for name in ("accepted", "born", "retry", "attempts"))
     due = None if found["due"] is None else int(found["due"])
     if max(accepted, int.from_bytes(id[:6], "big")) > now + SKEW:
-        raise ValueError("tells of a message that was accepted in the future; set the clocks of both machines")
+        raise ValueError("describes a message that was accepted in the future; set the clocks of both machines")
     if born < accepted or max(born, due or 0) > now + FARTHEST:
-        raise ValueError("tells of moments that no message can have")
+        raise ValueError("has moments that no message can have")
     if retry > MOST_RETRIES or attempts > MOST_ATTEMPTS or retry > attempts or (retry and due is None):
-        raise ValueError("tells of retries and attempts that no message can have")
+        raise ValueError("has retries and attempts that no message can have")
     if due is None:
         place = Place(Standing.WAITING, born, attempts=attempts)
     else:
         place = Place(Standing.RETRY, born, due, retry, attempts, found["held"] is not None)
     return HandoffFacts(id, accepted, place, found["route"], found["signed"] is not None)
-
-
-def handoff_digest(id: MessageId) -> bytes:
-    """What a message that was taken over is known by among the idempotency keys: no app's key begins like this."""
-    return blake2b(b"handoff " + id, digest_size=16).digest()

@@ -1,8 +1,8 @@
-"""A lane is one circuit's queue as it stands in memory; a host carries the limits that its lanes share.
+"""A lane is the queue of one circuit; a host has the limits that its lanes share.
 
-With `circuit.scope = "host"` each host has one lane; with URLs as circuits a host has several, and limits, slow
-start, rate and Retry-After holds still go by host:port. Only the head of a queue is in memory, the rest is on disk:
-`more_fresh` and `next_due` say that there is a rest.
+With `circuit.scope = "host"` each host has one lane. With a circuit for each URL a host has several, and its limits,
+slow start, rate and Retry-After hold still apply to host:port. Only the head of a queue is in memory; `more_fresh` and
+`next_due` say whether the rest on disk is empty.
 """
 
 from collections import deque
@@ -15,20 +15,20 @@ from holdfast.core.circuit import Circuit, CircuitState
 from holdfast.core.message import AttemptKind, Entry, MessageId, Standing
 
 LOW_WATER = 32
-"""Entries left in memory below which the next batch is read: what starts while that read is under way."""
+"""With fewer entries left in memory the next batch is read. They are sent while the read is in progress."""
 ENTRIES_A_READ = 128
 READ_AHEAD = 5_000
-"""Milliseconds: of a host with a rate no more is read than it may be sent in this time."""
+"""Milliseconds: for a host with a rate, only the messages that it may receive in this time are read."""
 SHORT_HOLD = 1_000
-"""Milliseconds: a host that is held for longer leaves memory, and its place to others."""
+"""Milliseconds: messages of a host that is held for longer leave memory."""
 
 
 @dataclass(slots=True, eq=False)
 class Host:
     """The limits of one host:port: in flight, slow start, rate, and the hold that a Retry-After asked for.
 
-    `answers` tells whether its last attempt ended with an answer, whatever that said; None before the first one has
-    ended. budget.py says what follows. `reads` are those of its circuits' lanes that are about to be read.
+    `answers` tells whether its last attempt got an answer, whatever its status; None before the first one has ended.
+    `reads` are its lanes that are about to be read.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Host:
     _heads: list[tuple[bytes, str, "Lane"]] = field(default_factory=list)
 
     def configure(self, per_host: int, interval: float) -> None:
-        """Other limits from now on; a host in slow start stays in it."""
+        """A host in slow start stays in it."""
         was_ramping = self.limit < self.per_host
         self.per_host = per_host
         self.limit = min(self.limit, per_host) if was_ramping else per_host
         self.interval = interval
 
     def slow_start(self) -> None:
-        """From 1 again, whatever is read of it later: a host may be replayed to before its record was read."""
+        """Sets `known`, so that a record read later does not undo it: a replay may come before the read."""
         self.limit = 1
         self.streak = 0
         self.known = True
@@ -76,12 +76,12 @@ class Host:
             self.streak = 0
 
     def failed(self) -> None:
-        """Only slow start falls back: at full limit it is the circuit that judges a host."""
+        """Only slow start begins again: at the full limit the circuit judges the host."""
         if self.limit < self.per_host:
             self.slow_start()
 
     def has_room(self, kind: AttemptKind) -> bool:
-        """Retries hold at most half of `per_host`, so that fresh messages always find a place."""
+        """Retries use at most half of `per_host`, so that fresh messages always find a place."""
         if self.in_flight >= self.limit:
             return False
         return kind is not AttemptKind.RETRY or self.retries_in_flight < max(1, self.per_host // 2)
@@ -94,7 +94,7 @@ class Host:
 
     @property
     def held_until(self) -> int:
-        """Until when it is left alone, since it asked for that or its address is too busy."""
+        """Until when it gets no requests, because of its Retry-After or its busy address."""
         return self.postponed_until if self.postponed_until > self.hold_until else self.hold_until
 
     @property
@@ -102,10 +102,10 @@ class Host:
         return class_of(self.answers)
 
     def note_order(self, lane: "Lane", *, is_ready: bool) -> None:
-        """Note which message of one of its circuits is next: over all of them first attempts start in order of age."""
+        """Note the next message of one of its lanes: first attempts of all lanes together start in order of age."""
         if not is_ready:
             if lane.fresh and not lane.hydrated:
-                self.reads.add(lane)  # it will be read, and its messages are in memory already
+                self.reads.add(lane)  # it is read soon, and some of its messages are in memory already
             return
         head = position(lane.fresh[0])
         if lane.listed_head != head:
@@ -113,7 +113,7 @@ class Host:
             heappush(self._heads, (head, lane.key, lane))
 
     def next_lane(self, kind: AttemptKind) -> "Lane":
-        """The lane that the next attempt of a kind is for: of fresh messages the oldest, else the lanes take turns."""
+        """The lane of the next attempt of a kind: that of the oldest fresh message, else the lanes take turns."""
         ready = self.ready[kind]
         lane = self._oldest_head() if kind is AttemptKind.FIRST and len(ready) > 1 else None
         if lane is None:
@@ -123,7 +123,7 @@ class Host:
         return lane
 
     def _oldest_head(self) -> "Lane | None":
-        """The lane whose next message is the oldest, if lanes of this host were listed."""
+        """The lane whose next message is the oldest, if any was noted."""
         ready = self.ready[AttemptKind.FIRST]
         while self._heads:
             head, _, lane = self._heads[0]
@@ -138,7 +138,7 @@ class Host:
     def awaits_older(self) -> bool:
         """Whether a lane that is about to be read may have an older message than the next one in memory.
 
-        With several circuits on one host no fresh message starts before an older one of another circuit.
+        No fresh message of a host starts before an older one of another circuit.
         """
         lane = self._oldest_head()
         return lane is not None and position(lane.fresh[0]) >= min(other.unread_from for other in self.reads)
@@ -159,12 +159,14 @@ class Host:
 class Lane:
     """The head of one circuit's queue.
 
-    `known` are the ids in memory, in flight, or with an outcome not yet on disk, each with what the memory budget
-    counts it for; `lately` those settled while a read of this lane was under way, which may still show them where they
-    were. One that is not `stored` has no record on disk yet; a `dirty` one has changes that the store was not given.
-    A `stale` lane has to be read again before anything is decided by the heads of its queues; a `woken` one came by the
-    agenda. `shelving` counts messages on their way from memory to the queue on disk, which no later one may overtake.
-    What is in the queue before `read_to` is in memory already. `listed_head` is the message its host knows as next.
+    - `known`: the ids in memory, in flight, or with an outcome not yet on disk, with their shares of the memory budget.
+    - `settled_while_reading`: ids that a read in progress may still find at their old place.
+    - `stored`: it has a record on disk. `dirty`: it has changes that the store was not given.
+    - `stale`: it must be read again before the heads of its queues are used.
+    - `woken`: the agenda named it.
+    - `shelving`: messages on their way from memory to the queue on disk. No later one may overtake them.
+    - `read_to`: entries of the queue before this position are in memory already.
+    - `listed_head`: the message that its host has noted as next.
     """
 
     key: str
@@ -189,7 +191,7 @@ class Lane:
     shelving: int = 0
     woken: bool = False
     timer: int | None = None
-    lately: set[MessageId] = field(default_factory=set)
+    settled_while_reading: set[MessageId] = field(default_factory=set)
 
     @property
     def enabled(self) -> bool:
@@ -197,11 +199,11 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing of it is in memory or under way: what it waits for is on disk and in the agenda."""
+        """Nothing of it is in memory or in flight. The agenda on disk knows when it needs attention."""
         return not (self.known or self.loading or self.shelving)
 
     def take_younger(self, born: int) -> list[Entry]:
-        """Take out of memory what never was in the queue and is younger than a message that is."""
+        """Remove from memory, and return, the messages that were never in the queue and are not older than `born`."""
         younger = [
             entry for entry in self.fresh if entry.place.standing is Standing.ACTIVE and entry.place.born >= born
         ]
@@ -211,7 +213,7 @@ class Lane:
 
     @property
     def unread_from(self) -> bytes:
-        """No message that is to be read, or may not start before its lane was read, is older than this."""
+        """No message that waits for the next read is older than this position."""
         if self.fresh:
             return b"\xff" if self.hydrated else position(self.fresh[0])
         return (self.oldest or 0).to_bytes(8, "big")
@@ -220,7 +222,7 @@ class Lane:
         return self.stale or self.runs_low(now)
 
     def runs_low(self, now: int) -> bool:
-        """Whether something waits on disk that should be in memory by now."""
+        """Whether messages on disk should be in memory by now."""
         if not self.enabled or self.is_held(now):
             return False
         if self.more_fresh and not self.shelving and self.fresh_wanted:
@@ -228,7 +230,7 @@ class Lane:
         return self.next_due is not None and self.next_due <= now and self.due_wanted > 0
 
     def is_held(self, now: int) -> bool:
-        """Whether its host is left alone for so long that nothing of it should be in memory."""
+        """Whether its host gets no requests for so long that its messages should not be in memory."""
         return self.host.held_until > now + SHORT_HOLD
 
     @property
@@ -252,7 +254,7 @@ class Lane:
 
     @property
     def due_held(self) -> int:
-        """Delayed first attempts are due like retries and stand among the fresh ones here: they count too."""
+        """Due entries in memory. Delayed first attempts are due like retries, and are among the fresh ones here."""
         delayed = sum(entry.place.standing is Standing.RETRY for entry in self.fresh)
         return len(self.due) + delayed
 
@@ -266,13 +268,13 @@ class Lane:
 
 
 def position(entry: Entry) -> bytes:
-    """A message's place in the order of age: what fresh messages start and probes rotate by."""
+    """A message's place in the order of age, by which fresh messages start and probes rotate."""
     return entry.place.born.to_bytes(8, "big") + entry.message.id
 
 
 def next_probe(probed: bytes | None, oldest: Callable[[bytes | None], Iterable[Entry | None]]) -> Entry | None:
-    """The oldest that was not probed in this state, else the oldest of all. `oldest` tells the first one of each queue,
-    or of those after a position.
+    """The oldest message that was not a probe since the circuit was disabled, else the oldest of all. `oldest` returns
+    the first entry of each queue, or the first after a position.
     """
     for after in (probed, None) if probed else (None,):
         found = [entry for entry in oldest(after) if entry is not None]

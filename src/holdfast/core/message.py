@@ -1,7 +1,7 @@
-"""A message: what is carried, where it stands, and what was tried.
+"""A message, its place in the queues, and its attempts; ids and times as text.
 
-A `Message` never changes after it was accepted. Where it stands is its `Place`, and every failed `Attempt` is kept
-beside it; so expiring or replaying a million messages rewrites none of them.
+A `Message` never changes after it was accepted. Its `Place` and its failed `Attempt`s are stored beside it, so that
+expiring or replaying a million messages rewrites none of them.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 MessageId = bytes
-"""16 bytes that only ever grow: 48 bits of milliseconds, then 80 that make it unique."""
+"""16 bytes that only increase: 48 bits of milliseconds, then 80 that make it unique."""
 
 ID_PREFIX = "msg_"
 LANE_NAME_LIMIT = 400
@@ -24,7 +24,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class MessageState(StrEnum):
-    """What an operator is told. `IN_FLIGHT` and `HELD` are seen by whoever runs the lanes, the others on disk."""
+    """The state that operators see. `IN_FLIGHT` and `HELD` are known to the dispatcher, the others are on disk."""
 
     QUEUED = "queued"
     IN_FLIGHT = "in_flight"
@@ -40,7 +40,7 @@ class DeadReason(StrEnum):
 
 
 class AttemptKind(StrEnum):
-    """Why an attempt is made. A probe uses up no retry number and moves no due time."""
+    """Why an attempt is made. A probe uses no retry number and moves no due time."""
 
     FIRST = "first"
     RETRY = "retry"
@@ -48,6 +48,8 @@ class AttemptKind(StrEnum):
 
 
 class Fault(StrEnum):
+    """Whose fault a failure is: the receiving host's, or this side's."""
+
     HOST = "host"
     HERE = "here"
 
@@ -66,19 +68,19 @@ class ErrorKind(StrEnum):
 
 
 class Standing(StrEnum):
-    """The index that holds a message."""
+    """The index of the store that holds a message."""
 
-    ACTIVE = "active"  # accepted while nothing waited in its lane: could start at once
+    ACTIVE = "active"  # accepted while nothing waited in its lane: can start at once
     WAITING = "waiting"  # behind others of its lane, by the time it was queued
     RETRY = "retry"  # due at a time: a retry, or a first attempt held back by Holdfast-Delay
     DEAD = "dead"
 
 
 class Place(NamedTuple):
-    """Where a message stands.
+    """Where a message is in the queues.
 
     `born` is the latest of its first due time and its replay: its age for order, probes and expiry. `held` marks a due
-    time that no probe may go before, set by Holdfast-Delay or pushed by Retry-After.
+    time set by Holdfast-Delay or Retry-After: the message is not sent as a probe before it.
     """
 
     standing: Standing
@@ -92,7 +94,7 @@ class Place(NamedTuple):
 class Message(NamedTuple):
     """One webhook, as it was accepted. Times are milliseconds since 1970; `born` is acceptance plus delay.
 
-    `signed` tells that its route signed when it was accepted: it is never sent without a signature.
+    `signed`: its route signed when it was accepted, so it is never sent without a signature.
     """
 
     id: MessageId
@@ -111,7 +113,7 @@ class Message(NamedTuple):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it was to wait when it was accepted. By no clock: replicas' differ a little."""
+        """Whether it had to wait when it was accepted. Uses no clock: those of replicas differ a little."""
         return self.born > self.accepted_at
 
     @property
@@ -120,7 +122,7 @@ class Message(NamedTuple):
 
     @property
     def masked_target(self) -> str:
-        """The target as it may be shown anywhere: webhook URLs are often secrets, so the path is only a digest."""
+        """The target as it may be shown anywhere. The path is only a digest: webhook URLs are often secrets."""
         return f"{self.scheme}://{self.authority}/#{_short_digest(self.path)}"
 
 
@@ -132,7 +134,7 @@ class Entry(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One try that ended: times in milliseconds, `answer` the first bytes of the receiver's body."""
+    """One attempt that ended. Times are milliseconds; `answer` is the beginning of the receiver's body."""
 
     number: int
     kind: AttemptKind
@@ -147,9 +149,9 @@ class Attempt(NamedTuple):
 
 
 def next_id(last: MessageId, now: int, random_bits: int) -> MessageId:
-    """The id after `last`: from the clock, or a step after the last if the clock has not moved past it.
+    """The id after `last`: from the clock, or a step after the last one if the clock has not moved past it.
 
-    The step is by chance: nobody who knows an id can tell the next one, and hand another message over under it.
+    The step is random: who knows an id can't guess the next one, and hand another message over under it.
     """
     random_bits &= (1 << _RANDOM_BITS) - 1
     candidate = (now << _RANDOM_BITS) | random_bits
@@ -160,10 +162,7 @@ def next_id(last: MessageId, now: int, random_bits: int) -> MessageId:
 
 
 def lane_name(circuit_key: str) -> str:
-    """A circuit's key as its lane is named:
-
-    a URL may be longer than a store's keys; two long ones differ in their digest.
-    """
+    """The name of a circuit's lane. A URL may be longer than the keys of a store: it is cut, with a digest."""
     if len(circuit_key.encode()) <= LANE_NAME_LIMIT:
         return circuit_key
     digest = hashlib.blake2b(circuit_key.encode(), digest_size=16).hexdigest()
@@ -171,7 +170,7 @@ def lane_name(circuit_key: str) -> str:
 
 
 def masked_lane(lane: str) -> str:
-    """A lane's name as it may be shown anywhere: of a URL only scheme, host and a digest of the path."""
+    """A lane's name as it may be shown anywhere: the path of a URL is only a digest."""
     scheme, separator, rest = lane.partition("://")
     if not separator:
         return lane
@@ -188,10 +187,11 @@ def id_text(id: MessageId) -> str:
 
 
 def parse_id(text: str) -> MessageId | None:
-    """The id that `text` spells, or None: an unknown id and a misspelled one are the same to whoever asks."""
+    """The id that `text` spells, or None: callers treat an unknown id and a misspelled one alike."""
     return bytes.fromhex(text[len(ID_PREFIX) :]) if _ID.fullmatch(text) else None
 
 
 def rfc3339(ms: int) -> str:
+    """UTC with milliseconds: all times that are shown are written like this."""
     text = datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{ms % 1000:03d}Z"

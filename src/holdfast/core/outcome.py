@@ -1,5 +1,4 @@
-"""What the end of an attempt means: delivered or failed, whose failure it is, and until when the receiver asks for
-peace.
+"""The outcome of an attempt: delivered or failed, whose fault, and the receiver's Retry-After.
 
 The status line and complete headers decide; the body can't change it.
 """
@@ -14,20 +13,20 @@ from typing import NamedTuple
 from holdfast.core.message import ANSWER_KEPT, ErrorKind, Fault
 
 HERE_ERRORS = frozenset({ErrorKind.EGRESS_DENIED, ErrorKind.SECRET, ErrorKind.INTERRUPTED})
-"""Error kinds that are this side's whatever the details. A proxy, the resolver and errno decide for the rest."""
+"""Errors that are always this side's fault. For the others a proxy, the resolver or errno decides."""
 
 HERE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENETUNREACH})
-"""No descriptors, buffers, memory or route here: no fault of the receiver's."""
+"""No descriptors, buffers, memory or route on this side."""
 
 HOST_HOLDING = frozenset({429, 503})
-"""Answers whose Retry-After holds the whole host, not only this message."""
+"""Statuses whose Retry-After holds the whole host, not only this message."""
 
 _SECONDS = re.compile(r"[0-9]+")
 _LONGEST_DIGITS = 12
 
 
 class Outcome(NamedTuple):
-    """One attempt's end. `fault` is None exactly when it was delivered."""
+    """`fault` is None exactly when the message was delivered. `retry_after` is a moment."""
 
     status: int | None = None
     error: ErrorKind | None = None
@@ -53,7 +52,7 @@ def is_success(status: int) -> bool:
 def of_answer(
     status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, address: str | None, now: int, wall: int
 ) -> Outcome:
-    """`now` and `wall` are the same moment, by holdfast's time and by the wall clock."""
+    """`now` and `wall` are the same moment by holdfast's clock and by the wall clock."""
     if is_success(status):
         return Outcome(status=status, address=address)
     return Outcome(
@@ -69,7 +68,7 @@ def of_answer(
 def of_error(
     kind: ErrorKind, detail: str, *, address: str | None = None, number: int | None = None, here: bool = False
 ) -> Outcome:
-    """`number` is the errno behind it, `here` what the boundary already knows to be this side's."""
+    """`number` is the errno behind it. `here`: the caller knows that the fault is on this side."""
     is_here = here or kind in HERE_ERRORS or number in HERE_ERRNOS
     return Outcome(error=kind, detail=detail, fault=Fault.HERE if is_here else Fault.HOST, address=address)
 
@@ -82,12 +81,12 @@ def _retry_after(headers: Iterable[tuple[bytes, bytes]], now: int, wall: int) ->
 
 
 def parse_retry_after(value: str, now: int, wall: int) -> int | None:
-    """The moment asked for, by seconds or by date; None when it can't be read or lies in the past. The receiver's date
-    is by a wall clock: what it is ahead of ours is what it asks for.
+    """The moment that a Retry-After asks for, in seconds or as a date; None if it is malformed or in the past. A date
+    is by the wall clock, so its distance from `wall` is the wait.
     """
     value = value.strip()
     if _SECONDS.fullmatch(value):
-        # However long it is, the schedule's own limit holds; a number of thousands of digits can't be converted.
+        # A number of thousands of digits can't be converted. The schedule limits the wait anyway.
         moment = now + int(value if len(value) <= _LONGEST_DIGITS else "9" * _LONGEST_DIGITS) * 1000
     else:
         try:

@@ -1,8 +1,8 @@
-"""Replicas on one store: which of them owns a host, and how long it may act on that.
+"""Replicas on one store: which replica owns a host, and for how long.
 
-Hosts are hashed to shards. Each shard has one owner among the replicas that deliver, chosen by rendezvous hashing, so
-that a replica that comes or goes moves only its own part of the shards. An owner holds its shards by a lease, which
-is a duration: the owner counts it from its last renewal, and the others from when they saw that.
+Hosts are hashed to shards. Each shard has one owner among the replicas that deliver, chosen by rendezvous hashing: a
+replica that comes or goes moves only its own part of the shards. An owner holds its shards by a lease, which is a
+duration: the owner counts it from its last renewal, and the others from when they saw that renewal.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from zlib import crc32
 
 SHARDS = 256
 LEASE = 6_000
-"""Milliseconds after which a replica that did not renew its lease is dead, and its shards go to others."""
+"""Milliseconds without a renewal after which a replica is dead, and its shards go to others."""
 RENEW_EVERY = 1_000
 LAST_BEGIN = 500
-"""Milliseconds before the end of its lease from which a replica begins no attempt."""
+"""Milliseconds before the end of its lease from which a replica starts no attempt."""
 
 
 class Role(StrEnum):
-    """What a replica does: all of it, or one side, so that the two can be scaled apart."""
+    """The part that a replica plays. Ingest and delivery can be scaled separately."""
 
     ALL = "all"
     INGEST = "ingest"
@@ -42,7 +42,7 @@ def shard_of(host: str) -> int:
 
 @lru_cache(maxsize=1)
 def owners_of_shards(replicas: frozenset[int]) -> Mapping[int, int]:
-    """The replica that each shard belongs to while these are alive."""
+    """The replica that owns each shard while these replicas are alive."""
     return {shard: max(replicas, key=lambda replica: _score(shard, replica)) for shard in range(SHARDS) if replicas}
 
 
@@ -51,9 +51,10 @@ def _score(shard: int, replica: int) -> bytes:
 
 
 class Liveness:
-    """Which replicas are dead: those whose last renewal has been the same for a lease, while this one looked.
+    """Finds dead replicas: those whose count of renewals has not changed for a lease, while this replica watched.
 
-    Nobody's clock has a say in it, only durations: an answer that comes late makes others live longer, never shorter.
+    It compares durations, not clocks. An answer of the database that comes late makes others live longer, never
+    shorter.
     """
 
     def __init__(self, lease: int = LEASE) -> None:
@@ -62,11 +63,9 @@ class Liveness:
         self._looked_at = 0
 
     def dead(self, renewals: Mapping[int, int], now: int) -> dict[int, int]:
-        """Of all replicas, given with the numbers of their last renewals, those that are. `now` is by a clock that
-        nobody sets.
-        """
+        """The dead ones of all replicas, which are given with their counts of renewals. `now` is monotonic."""
         if now - self._looked_at > self._lease // 2:
-            self.forget()  # This one stood still, and the others may have too.
+            self.forget()  # This process was paused, and the others may have been too.
         self._looked_at = now
         before, self._seen = self._seen, {}
         for number, count in renewals.items():
@@ -75,10 +74,10 @@ class Liveness:
         return {number: count for number, (count, since) in self._seen.items() if now - since >= self._lease}
 
     @property
-    def are_silent(self) -> bool:
-        """Whether one has not renewed for half of its lease."""
+    def has_silent_replica(self) -> bool:
+        """Whether a replica has not renewed for half of its lease."""
         return any(self._looked_at - since >= self._lease // 2 for _, since in self._seen.values())
 
     def forget(self) -> None:
-        """The store was unreachable: nobody could renew."""
+        """The store was unreachable: no replica could renew."""
         self._seen.clear()

@@ -1,9 +1,11 @@
-"""When a failed message is tried again, and when it is dead.
+"""When a failed message is tried again, when it is dead, and its place after each event.
 
     wait before retry n = 2^(n-1) * base, counted from the end of the attempt before it
 
-so with instant answers the n-th retry is due (2^n - 1) * base after the first failure, and a late attempt never makes
-the following ones bunch up. Jitter and Retry-After can only add.
+With instant answers the n-th retry is due (2^n - 1) * base after the first failure. A late attempt never makes the
+following ones bunch up. Jitter and Retry-After only add to a wait.
+
+Each store keeps places in its own indexes. The place of a message after an event is decided here alone.
 """
 
 from dataclasses import dataclass
@@ -52,9 +54,9 @@ def wait_before(rules: RetryRules, retry: int) -> int:
 def after_failure(
     rules: RetryRules, retry: int, ended_at: int, retry_after: int | None, chance: float
 ) -> RetryAt | Dead:
-    """What follows the failure of an attempt with this retry number (0: the first attempt of a life).
+    """The next step after the failure of an attempt with this retry number (0: the first attempt).
 
-    `retry_after` is the moment that the receiver asked for, `chance` a number from 0 up to 1 for the jitter.
+    `retry_after` is the moment that the receiver asked for. `chance` is a random number below 1, for the jitter.
     """
     if retry >= rules.max_retries:
         return Dead(DeadReason.EXHAUSTED)
@@ -65,12 +67,12 @@ def after_failure(
 
 
 def expires_at(rules: RetryRules, born: int, enabled_at: int) -> int:
-    """When a message of a circuit that is not enabled is dead; in an enabled one only the last retry ends it."""
+    """When a message is dead while its circuit is not enabled. In an enabled circuit only the last retry ends it."""
     return max(born, enabled_at) + rules.expire_after
 
 
 def first_place(message: Message, taken_over: Place | None = None, *, behind_others: bool = False) -> Place:
-    """The place of a new message. One that comes from another store goes on from where it stood there."""
+    """The place of a new message. A message from another store continues at the place that it had there."""
     if taken_over is not None:
         is_active = taken_over.standing is Standing.ACTIVE
         return taken_over._replace(standing=Standing.WAITING) if is_active else taken_over
@@ -80,7 +82,7 @@ def first_place(message: Message, taken_over: Place | None = None, *, behind_oth
 
 
 def place_after_attempt(place: Place, attempt: Attempt, step: RetryAt | Dead | None) -> Place:
-    """The place after a failed attempt. Without a step it is where it was: a probe, or an interrupted attempt."""
+    """The place after a failed attempt. After a probe or an interrupted attempt there is no step: it stays."""
     if step is None:
         return place._replace(attempts=attempt.number)
     if isinstance(step, RetryAt):
@@ -94,19 +96,19 @@ def dead_place(place: Place, died: int) -> Place:
 
 
 def replayed_place(place: Place, now: int) -> Place:
-    """A dead message begins a new life: its attempts stay on record, its retries are counted anew."""
+    """The place of a dead message that is replayed: its attempts stay on record, its retries start again at 0."""
     return Place(Standing.WAITING, now, attempts=place.attempts)
 
 
 def due_at_once(place: Place, now: int) -> Place:
-    """A message that waits for a time no longer does; the turn of any other is for its lane to decide."""
+    """The place of a message that is retried now. Without a due time its lane decides when it starts."""
     if place.standing is not Standing.RETRY:
         return place
     return place._replace(due=now, born=min(place.born, now), held=False)
 
 
 def state_of(place: Place, circuit: CircuitState) -> MessageState:
-    """What operators know a message by that was not delivered."""
+    """The state that operators see of a message that was not delivered."""
     if place.standing is Standing.DEAD:
         return MessageState.DEAD
     if circuit is not CircuitState.ENABLED:

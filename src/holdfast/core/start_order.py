@@ -1,13 +1,13 @@
-"""Which message starts next: hosts take turns under two budgets. Everything that orders attempts lives in this file.
+"""Which message starts next: hosts take turns under two budgets.
 
-First attempts and retries have budgets of their own, so that a mass of retries never delays a fresh message. How a
-budget is shared among hosts that answer and hosts that may hang is in budget.py. On one host fresh messages and due
-retries alternate while both wait. Probes ride in the retries' budget: they go to hosts that get nothing else.
+First attempts and retries have separate budgets, so that many retries never delay a fresh message. budget.py shares
+each budget among hosts that answer and hosts that may hang. On one host fresh messages and due retries alternate.
+Probes use the budget of retries: they go to hosts that get nothing else.
 
-A host whose address has too many unanswered attempts waits for one of them to end (`wait_for_address`). Names are
-cheap: a million of them may lead to one address that hangs.
+A host whose address has too many unanswered attempts waits for one of them to end (`wait_for_address`): a million names
+may lead to one address that hangs.
 
-`pick` is synchronous and returns what to start; the caller carries it out and reports the end.
+`pick` is synchronous and returns the attempt to start. The caller makes it, and reports its end.
 """
 
 from collections import deque
@@ -21,19 +21,19 @@ from holdfast.core.circuit import CircuitRules, CircuitState
 from holdfast.core.lane import Host, Lane, position
 from holdfast.core.message import AttemptKind, Entry
 
+# Module constants: reaching a member through its enum costs a call.
 _KINDS = (AttemptKind.PROBE, AttemptKind.FIRST, AttemptKind.RETRY)
 _FIRST, _RETRY, _PROBE = AttemptKind.FIRST, AttemptKind.RETRY, AttemptKind.PROBE
 _ENABLED, _DISABLED, _FROZEN = CircuitState.ENABLED, CircuitState.DISABLED, CircuitState.FROZEN
-# Names of their own: reaching a member through its enum costs a call.
 _OTHER = {AttemptKind.FIRST: AttemptKind.RETRY, AttemptKind.RETRY: AttemptKind.FIRST}
 ADDRESS_WAIT = 60_000
-"""Milliseconds after which a host that waits for its address tries again in any case."""
+"""Milliseconds after which a host that waits for its address may start again in any case."""
 WAITING_PER_ADDRESS = 64
-"""Hosts in memory that wait for one address."""
+"""Hosts in memory that wait for one address, at most."""
 
 
 def attempts_per_address(first_attempts: int, per_host: int) -> int:
-    """How many attempts on new connections one address may have in flight, however many names lead to it."""
+    """Attempts on new connections that one address may have in flight, however many names lead to it."""
     return max(per_host, first_attempts // 8)
 
 
@@ -48,7 +48,7 @@ class Start(NamedTuple):
 
 
 class HostGroup(IntEnum):
-    """Hosts by what a further attempt to them may take of a budget."""
+    """Hosts by the part of a budget that one more attempt to them may use."""
 
     IDLE = 0  # answers, nothing in flight
     BUSY = 1  # answers, something in flight
@@ -58,7 +58,7 @@ class HostGroup(IntEnum):
 
 
 _IDLE, _BUSY, _UNTRIED, _SILENT, _UNHEARD = map(int, HostGroup)
-_SIDES = len(HostGroup)
+_GROUPS = len(HostGroup)
 _ANSWERING, _CLASS_UNTRIED, _CLASS_SILENT = map(int, HostClass)
 
 
@@ -67,55 +67,55 @@ class AttemptBudget(Budget):
 
     __slots__ = ()
 
-    def admits_group(self, side: int) -> bool:
-        if side == _UNHEARD:
+    def admits_group(self, group: int) -> bool:
+        if group == _UNHEARD:
             return self.used < self.size // 8
-        if side <= _BUSY:
-            return self.admits(_ANSWERING, idle=side == _IDLE)
-        return self.admits(side - 1, idle=True)
+        if group <= _BUSY:
+            return self.admits(_ANSWERING, idle=group == _IDLE)
+        return self.admits(group - 1, idle=True)
 
 
 class RoundRobin:
-    """Hosts with something to start of one kind, in turn; apart by side, so that whom the budget admits is found at
-    once. Plain numbers inside: going through an enum's members cost a fifth of an attempt.
+    """The hosts that have an attempt of one kind ready, in turn. They are kept by group, so that a host that the budget
+    admits is found at once. Plain ints inside: enum members cost a fifth of an attempt.
     """
 
-    __slots__ = ("_seats", "_sides", "_turn")
+    __slots__ = ("_group_of", "_hosts", "_turn")
 
     def __init__(self) -> None:
-        self._sides: tuple[dict[Host, None], ...] = tuple({} for _ in HostGroup)
-        self._seats: dict[Host, int] = {}
+        self._hosts: tuple[dict[Host, None], ...] = tuple({} for _ in HostGroup)
+        self._group_of: dict[Host, int] = {}
         self._turn = 0
 
-    def set(self, host: Host, mine: int | None) -> None:
-        """Put a host on this side, or take it away."""
-        before = self._seats.get(host)
-        if mine == before:
+    def set(self, host: Host, group: int | None) -> None:
+        """Put a host into a group; None removes it."""
+        before = self._group_of.get(host)
+        if group == before:
             return
         if before is not None:
-            del self._sides[before][host]
-        if mine is None:
-            del self._seats[host]
+            del self._hosts[before][host]
+        if group is None:
+            del self._group_of[host]
         else:
-            self._sides[mine][host] = None
-            self._seats[host] = mine
+            self._hosts[group][host] = None
+            self._group_of[host] = group
 
     def next(self, places: AttemptBudget) -> Host | None:
-        """The host whose turn it is. The sides alternate: a stream of new hosts can't starve the busy ones."""
-        if not self._seats:
+        """The host whose turn it is. The groups alternate: a stream of new hosts can't starve the busy ones."""
+        if not self._group_of:
             return None
-        for offset in range(_SIDES):
-            side = (self._turn + offset) % _SIDES
-            hosts = self._sides[side]
-            if hosts and places.admits_group(side):
-                self._turn = side + 1
+        for offset in range(_GROUPS):
+            group = (self._turn + offset) % _GROUPS
+            hosts = self._hosts[group]
+            if hosts and places.admits_group(group):
+                self._turn = group + 1
                 return next(iter(hosts))
         return None
 
     def rotate(self, host: Host) -> None:
-        side = self._seats.get(host)
-        if side is not None:
-            hosts = self._sides[side]
+        group = self._group_of.get(host)
+        if group is not None:
+            hosts = self._hosts[group]
             del hosts[host]
             hosts[host] = None
 
@@ -136,7 +136,7 @@ class StartOrder:
         first, retry = AttemptBudget(first_attempts), AttemptBudget(retries)
         self.budgets = {AttemptKind.FIRST: first, AttemptKind.RETRY: retry, AttemptKind.PROBE: retry}
         self._rings = {kind: RoundRobin() for kind in _KINDS}
-        self._seating = tuple(self._rings.items())
+        self._rings_by_kind = tuple(self._rings.items())
         self._parked: list[tuple[float, int, Host]] = []
         self._parkings = 0
         self._waiting_for: dict[str, deque[Host]] = {}
@@ -151,16 +151,16 @@ class StartOrder:
         return self.budgets[AttemptKind.FIRST].used + self.budgets[AttemptKind.RETRY].used
 
     def touch(self, lane: Lane, now: int) -> None:
-        """A lane's queue or circuit changed: put it among those that may start, or take it away."""
+        """Call after a lane's queue or circuit changed: lists what it has ready."""
         state = lane.circuit.state if lane.hydrated else _FROZEN
         ready, enabled = lane.host.ready, state is _ENABLED
         has_fresh = enabled and bool(lane.fresh)
-        _list(ready[_FIRST], lane, has_fresh)
+        _set_ready(ready[_FIRST], lane, has_fresh)
         if lane.key != lane.host.name:
             lane.host.note_order(lane, is_ready=has_fresh)
-        _list(ready[_RETRY], lane, enabled and bool(lane.due))
-        _list(ready[_PROBE], lane, state is _DISABLED and lane.probe is not None)
-        self._seat(lane.host, now)
+        _set_ready(ready[_RETRY], lane, enabled and bool(lane.due))
+        _set_ready(ready[_PROBE], lane, state is _DISABLED and lane.probe is not None)
+        self._list_host(lane.host, now)
 
     def pick(self, now: int) -> Start | None:
         """The next attempt to begin, or None when nothing may start now."""
@@ -172,7 +172,7 @@ class StartOrder:
         return None
 
     def ended(self, start: Start, now: int) -> None:
-        """An attempt is over, whatever became of it."""
+        """An attempt is over, whatever its outcome."""
         self.budgets[start.kind].give_back(start.host_class)
         start.lane.host.ended(start.kind)
         if start.kind is AttemptKind.PROBE:
@@ -180,7 +180,7 @@ class StartOrder:
         self.touch(start.lane, now)
 
     def put_back(self, start: Start, now: int) -> None:
-        """An attempt was not made after all: its message is next in its lane again."""
+        """An attempt was not made: its message is next in its lane again."""
         lane, kind = start.lane, start.kind
         if kind is AttemptKind.PROBE:
             lane.probe = start.entry
@@ -191,21 +191,21 @@ class StartOrder:
         self.ended(start, now)
 
     def wait_for_address(self, host: Host, address: str, now: int) -> bool:
-        """Start nothing to a host until an attempt to this address has ended. False if too many wait for that here:
-        the host should leave memory for a while.
+        """Start nothing to a host until an attempt to this address has ended. Returns False if too many hosts wait for
+        the address: this one should leave memory for a while.
         """
         waiting = self._waiting_for.setdefault(address, deque())
         if len(waiting) >= WAITING_PER_ADDRESS:
             host.postponed_until = now + ADDRESS_WAIT
-            self._seat(host, now)
+            self._list_host(host, now)
             return False
         waiting.append(host)
         host.address_wait_until = now + ADDRESS_WAIT
-        self._seat(host, now)
+        self._list_host(host, now)
         return True
 
     def address_ended(self, address: str | None, now: int) -> None:
-        """An attempt to an address has ended: the host that waits for it the longest is next."""
+        """An attempt to an address has ended: the host that has waited for it the longest may start."""
         if address is None or address not in self._waiting_for:
             return
         waiting = self._waiting_for[address]
@@ -213,17 +213,17 @@ class StartOrder:
             host = waiting.popleft()
             if host.address_wait_until > now:
                 host.address_wait_until = 0
-                self._seat(host, now)
+                self._list_host(host, now)
                 break
         if not waiting:
             del self._waiting_for[address]
 
     def wake_at(self) -> float | None:
-        """When the first host that only waits for its rate or a Retry-After may start again."""
+        """When the first host may start again of those that only wait for a time."""
         return self._parked[0][0] if self._parked else None
 
     def is_pacing(self, now: int) -> bool:
-        """Whether something could start if its host's rate let it: that is due, as what a Retry-After holds is not."""
+        """Whether messages are due that only the rates of their hosts delay. Messages under a hold are not due."""
         return any(host.hold_until <= now < moment for moment, _, host in self._parked)
 
     def _kind_in_turn(self, host: Host, kind: AttemptKind) -> AttemptKind:
@@ -255,14 +255,14 @@ class StartOrder:
             return entry
         return (lane.fresh if kind is AttemptKind.FIRST else lane.due).popleft()
 
-    def _seat(self, host: Host, now: int) -> None:
+    def _list_host(self, host: Host, now: int) -> None:
         quiet_until, ready = host.quiet_until(), host.ready
-        side = group_of(host) if quiet_until <= now else None
+        group = group_of(host) if quiet_until <= now else None
         wanting = False
-        for kind, ring in self._seating:
+        for kind, ring in self._rings_by_kind:
             wants = bool(ready[kind]) and _may_start(host, kind)
             wanting = wanting or wants
-            ring.set(host, side if wants else None)
+            ring.set(host, group if wants else None)
         if wanting and quiet_until > now and host.parked_until != quiet_until:
             host.parked_until = quiet_until
             self._parkings += 1
@@ -272,15 +272,15 @@ class StartOrder:
         while self._parked and self._parked[0][0] <= now:
             _, _, host = heappop(self._parked)
             host.parked_until = 0.0
-            self._seat(host, now)
+            self._list_host(host, now)
 
 
 def _may_start(host: Host, kind: AttemptKind) -> bool:
-    """Whether a host has a place for what it has ready of a kind, and nothing has to start before that."""
+    """Whether a host has room for an attempt of a kind, and no older message must start first."""
     return host.has_room(kind) and not (kind is _FIRST and host.reads and host.awaits_older)
 
 
-def _list(lanes: dict[Lane, None], lane: Lane, wanted: bool) -> None:
+def _set_ready(lanes: dict[Lane, None], lane: Lane, wanted: bool) -> None:
     if wanted:
         lanes.setdefault(lane)
     elif lane in lanes:

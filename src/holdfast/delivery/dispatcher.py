@@ -458,7 +458,7 @@ class Dispatcher:
         self._unwritten.pop(message.id, None)
         self._lanes.release(lane, message)
         if self._reader.is_reading(lane):
-            lane.lately.add(message.id)
+            lane.settled_while_reading.add(message.id)
         if effects.due is not None:
             self._reader.note_due(lane, effects.due)
         if not lane.enabled:

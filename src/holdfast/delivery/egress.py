@@ -19,7 +19,7 @@ from ipaddress import IPv6Network, ip_address, ip_network
 
 from holdfast.config import Egress
 from holdfast.config.hosts import names_among
-from holdfast.core.addresses import IpAddress, IpNetwork, Opening, Range, range_of, unmapped
+from holdfast.core.addresses import IpAddress, IpNetwork, OpenedBy, Range, range_of, unmapped
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.target import matches_host
 from holdfast.delivery.resolver import GetAddrInfo, Resolver
@@ -119,13 +119,13 @@ class Guard:
 
     def _opens(self, found: Range, address: IpAddress, host: str, route: bool) -> bool:
         match found.opening:
-            case Opening.NEVER:
+            case OpenedBy.NEVER:
                 return False
-            case Opening.LOOPBACK:
+            case OpenedBy.LOOPBACK:
                 return self._rules.allow_loopback or route
-            case Opening.CIDR:
+            case OpenedBy.CIDR:
                 return self._allowed.has_address(address)
-            case Opening.ALLOW:
+            case OpenedBy.ALLOW:
                 return route or self._allowed.has_address(address) or self._allowed.has_name(host)
 
     def _is_own(self, address: IpAddress, port: int) -> bool:

@@ -1,7 +1,7 @@
 """Reads lanes from the store: their circuits, and the next entries of their queues, in batches of several lanes.
 
 A read shows the store as it was when it began. What was settled meanwhile may still be shown where it was, and what was
-accepted meanwhile is not shown: `Lane.lately` and the hints make up for both.
+accepted meanwhile is not shown: `Lane.settled_while_reading` and the hints make up for both.
 """
 
 import logging
@@ -116,7 +116,7 @@ class LaneReader:
             self._lanes.hydrate(lane, view.record, self._clock.now())
             if view.heads.waiting is not None:
                 self.overtaking[lane] = lane.take_younger(view.heads.waiting)
-        passed = lane.lately | lane.known.keys()
+        passed = lane.settled_while_reading | lane.known.keys()
         lane.stale = False
         in_order = self._in_order(lane, view.fresh)
         self._take_heads(lane, view)
@@ -143,7 +143,7 @@ class LaneReader:
         lane.next_due = view.next_due
         lane.oldest = view.heads.oldest
         lane.probe_from = view.heads.probe_from
-        lane.lately.clear()
+        lane.settled_while_reading.clear()
         for moment, queued in self._meanwhile.pop(lane):
             self._note(lane, moment, queued=queued)
 

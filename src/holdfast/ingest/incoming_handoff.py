@@ -11,8 +11,8 @@ message of a signed route is accepted only if that route signs here too.
 from collections.abc import Callable
 
 from holdfast.config import Config
-from holdfast.core.handoff_header import HandoffFacts, handoff_digest, read_handoff
-from holdfast.core.idempotency import body_digest
+from holdfast.core.handoff_header import HandoffFacts, read_handoff
+from holdfast.core.idempotency import body_digest, handoff_digest
 from holdfast.core.message import Message
 from holdfast.core.target import Target, lane_of
 from holdfast.http.message import Request

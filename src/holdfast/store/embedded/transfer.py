@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.handoff_header import handoff_digest
-from holdfast.core.idempotency import HEADER, key_digest
+from holdfast.core.idempotency import HEADER, handoff_digest, key_digest
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing
 from holdfast.store.batching import choose
 from holdfast.store.embedded import keys, reads

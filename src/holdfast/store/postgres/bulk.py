@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import Fenced
-from holdfast.core.handoff_header import handoff_digest
+from holdfast.core.idempotency import handoff_digest
 from holdfast.core.message import DeadReason, MessageId, MessageState, Place, Standing
 from holdfast.core.ownership import shard_of
 from holdfast.core.schedule import dead_place, due_at_once, replayed_place, state_of

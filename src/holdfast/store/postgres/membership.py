@@ -243,7 +243,7 @@ class Member:
         self._renewed_at = asked_at
         jump = self._listener.connected(renewal, asked_at)
         dead = self._lives.dead(renewal.renewals, asked_at)
-        if self._lives.are_silent:
+        if self._lives.has_silent_replica:
             await self._run(ownership.cut_off)
         if dead:
             await self._run(partial(ownership.bury, renewals=dead))

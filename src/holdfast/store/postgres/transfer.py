@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.handoff_header import handoff_digest
-from holdfast.core.idempotency import body_digest
+from holdfast.core.idempotency import body_digest, handoff_digest
 from holdfast.core.message import Message
 from holdfast.store.port import Accepted, Duplicate, IdempotencyKey
 from holdfast.store.postgres import accept
