@@ -52,8 +52,7 @@ async def test_connections_are_reused(receiver, transport_to):
         transport = transport_to(there.port)
         assert [(await post(transport)).reused for _ in range(3)] == [False, True, True]
         assert there.connections == 1
-        statistics = transport.statistics()
-        assert (statistics.opened, statistics.reused, statistics.in_use) == (1, 2, 0)
+        assert (transport.opened, transport.reused, transport.in_use) == (1, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ async def test_a_connection_closed_while_idle_is_not_used(receiver, transport_to
         await post(transport)
         await settled()
         answer = await post(transport)
-        assert (answer.reused, transport.statistics().resent) == (False, 0)
+        assert (answer.reused, transport.resent) == (False, 0)
         assert len(there.heard) == 2
 
 
@@ -135,7 +134,7 @@ async def test_a_stale_connection_is_replaced_once(receiver, transport_to, reset
         answer = await post(transport)
         assert (answer.status, answer.reused) == (200, False)
         assert there.heard == [HEAD + BODY] * 3
-        assert transport.statistics().resent == 1
+        assert transport.resent == 1
 
 
 async def test_a_resend_is_not_repeated(receiver, transport_to):
@@ -156,7 +155,7 @@ async def test_two_idle_connections_do_not_make_two_resends(receiver, transport_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(post, transport)
             nursery.start_soon(post, transport)
-        assert transport.statistics().idle == 2
+        assert len(transport.pool) == 2
         assert (await post(transport)).status == 200
         assert there.connections == 3
 
@@ -201,7 +200,7 @@ async def test_an_early_answer_is_read(receiver, transport_to, then):
         transport = transport_to(there.port)
         answer = await transport.exchange(ORIGIN, large_head(len(body)), body, soon())
         assert (answer.status, answer.body) == (413, b"big!")
-        assert transport.statistics().idle == 0
+        assert len(transport.pool) == 0
 
 
 async def test_a_large_body_arrives_and_the_connection_is_kept(receiver, transport_to):
@@ -249,7 +248,7 @@ async def test_bodies_in_flight_are_not_copied(receiver, transport_to, settled):
         await settled()
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert transport.statistics().in_use == 20
+        assert transport.in_use == 20
         assert held < len(body)
         nursery.cancel_scope.cancel()
 
@@ -291,7 +290,7 @@ async def test_the_deadline_is_total(receiver, transport_to, first, drop):
         with pytest.raises(ExchangeTimeout) as raised:
             await post(transport, seconds=0.2)
         assert (raised.value.kind, raised.value.stage, raised.value.address) == ("timeout", "answer", there.address)
-        assert transport.statistics().in_use == 0
+        assert transport.in_use == 0
 
 
 async def test_a_flood_of_1xx_is_a_bad_answer(receiver, transport_to):
@@ -324,7 +323,7 @@ async def test_nothing_in_the_body_changes_the_outcome(receiver, transport_to, s
         transport = transport_to(there.port)
         answer = await post(transport, seconds=0.5 if body == b"half" else 10)
         assert (answer.status, answer.body, answer.complete) == (200, body, False)
-        assert transport.statistics().idle == 0
+        assert len(transport.pool) == 0
 
 
 async def test_a_reset_in_the_body_does_not_either(receiver, transport_to):
@@ -470,7 +469,7 @@ async def test_cancellation_from_outside_closes_and_propagates(receiver, transpo
         assert scope.cancelled_caught
         with trio.fail_after(30):
             await closed.wait()
-        assert transport.statistics().in_use == 0
+        assert transport.in_use == 0
 
 
 @pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
@@ -494,7 +493,7 @@ async def test_cancelled_after_the_head_of_the_answer_it_returns_what_came(recei
         assert scope.cancelled_caught
         assert answer is not None
         assert (answer.status, answer.body, answer.complete) == (200, b"half", False)
-        assert (transport.statistics().in_use, transport.statistics().idle) == (0, 0)
+        assert (transport.in_use, len(transport.pool)) == (0, 0)
 
 
 async def test_cancelled_while_sending_before_any_answer_it_is_cancelled(receiver, transport_to, settled):
@@ -515,7 +514,7 @@ async def test_cancelled_while_sending_before_any_answer_it_is_cancelled(receive
                 cancelled = True
                 raise
         assert cancelled
-        assert transport.statistics().in_use == 0
+        assert transport.in_use == 0
 
 
 async def in_parallel(transport, there, origins):
@@ -544,13 +543,11 @@ async def test_idle_connections_are_capped_per_origin_and_in_total(receiver, tra
     async with receiver() as there:
         transport = transport_to(there.port, max_idle_per_origin=2, max_idle=5)
         await in_parallel(transport, there, many)
-        statistics = transport.statistics()
-        assert (statistics.opened, statistics.idle) == (10, 5)
+        assert (transport.opened, len(transport.pool)) == (10, 5)
     async with receiver() as there:
         transport = transport_to(there.port, max_idle_per_origin=2)
         await in_parallel(transport, there, many)
-        statistics = transport.statistics()
-        assert (statistics.idle, statistics.idle_origins) == (6, 3)
+        assert (len(transport.pool), transport.pool.origins) == (6, 3)
 
 
 async def test_expired_connections_are_not_used_and_swept_by_later_exchanges(receiver, transport_to):
@@ -560,10 +557,10 @@ async def test_expired_connections_are_not_used_and_swept_by_later_exchanges(rec
         transport = transport_to(there.port, idle_timeout=0.05)
         await post(transport)
         await post(transport, other)
-        assert transport.statistics().idle == 2
+        assert len(transport.pool) == 2
         await trio.sleep(0.06)
         assert not (await post(transport)).reused
-        assert transport.statistics().idle == 1
+        assert len(transport.pool) == 1
 
 
 async def test_run_closes_idle_connections_in_time(receiver, transport_to):
@@ -575,7 +572,7 @@ async def test_run_closes_idle_connections_in_time(receiver, transport_to):
             await in_parallel(transport, there, [ORIGIN] * 3)
             there.connections = 0
             with trio.fail_after(30):
-                while transport.statistics().idle:
+                while len(transport.pool):
                     await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
@@ -586,10 +583,10 @@ async def test_aclose_closes_idle_ones_and_those_under_way_later(receiver, trans
         transport = transport_to(there.port)
         await post(transport)
         await transport.aclose()
-        assert transport.statistics().idle == 0
+        assert len(transport.pool) == 0
         there.scripts.append(there.answering(OK))
         await post(transport)
-        assert transport.statistics().idle == 0
+        assert len(transport.pool) == 0
 
 
 async def test_renew_closes_idle_ones_and_those_under_way_later(receiver, transport_to):
@@ -611,9 +608,9 @@ async def test_renew_closes_idle_ones_and_those_under_way_later(receiver, transp
 
         there.scripts = [idle_when_renewed, in_use_when_renewed, there.answering(OK, OK)]
         await post(transport)
-        assert transport.statistics().idle == 1
+        assert len(transport.pool) == 1
         transport.renew(max_idle_per_origin=8)
-        assert transport.statistics().idle == 0
+        assert len(transport.pool) == 0
         with trio.fail_after(30):
             await gone.wait()
         assert [(await post(transport)).reused for _ in range(3)] == [False, False, True]
@@ -626,7 +623,7 @@ async def test_a_renewal_sets_how_many_are_kept(receiver, transport_to):
             transport.renew(max_idle_per_origin=per_origin, max_idle=total)
             there.connections = 0
             await in_parallel(transport, there, [ORIGIN] * 4)
-            assert transport.statistics().idle == idle
+            assert len(transport.pool) == idle
 
 
 @pytest.mark.parametrize("during", ["resolving", "dialling"])
@@ -655,7 +652,7 @@ async def test_what_was_being_opened_at_a_renewal_is_not_kept(receiver, each_eng
             engine=each_engine,
         )
         assert (await post(transport)).status == 200
-        assert transport.statistics().idle == 0
+        assert len(transport.pool) == 0
 
 
 async def test_head_answers_have_no_body(receiver, transport_to):

@@ -279,7 +279,7 @@ async def test_an_alert_on_a_reused_connection_is_one_that_is_stale(
                 await post(transport)
         else:
             assert (await post(transport)).status == 200
-        assert transport.statistics().resent == (0 if begun else 1)
+        assert transport.resent == (0 if begun else 1)
 
 
 async def test_a_large_body_and_a_stale_connection(receiver, transport_to, server_context, client_context):
@@ -294,7 +294,7 @@ async def test_a_large_body_and_a_stale_connection(receiver, transport_to, serve
         transport = transport_to(there.port, ssl_context=client_context)
         assert not (await post(transport, body=body)).reused
         answer = await post(transport, body=body)
-        assert (answer.status, answer.reused, transport.statistics().resent) == (200, False, 1)
+        assert (answer.status, answer.reused, transport.resent) == (200, False, 1)
         assert [heard.endswith(body) for heard in there.heard] == [True] * 3
 
 
@@ -330,7 +330,7 @@ async def test_a_body_in_flight_is_encrypted_slice_by_slice(
         await settled()
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert transport.statistics().in_use == 1
+        assert transport.in_use == 1
         assert held < 1 << 20
         nursery.cancel_scope.cancel()
 

@@ -4,10 +4,7 @@ A decoder collects the body in `body`, up to `limit`, and bytes after its end in
 400 for broken framing, 413 for a body over the limit. `body` then holds everything decoded before.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Protocol
 
 from holdfast.http.errors import ProtocolError
 from holdfast.http.head_grammar import is_field_line
@@ -19,21 +16,30 @@ MAX_TRAILERS = 8192
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})([ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 
 
-class Body(Protocol):
-    body: bytearray
-    leftover: bytes
-    complete: bool
+class Body:
+    leftover = b""
+    complete = False
 
-    def feed(self, data: bytes) -> None: ...
+    def __init__(self, limit: int) -> None:
+        self.body = bytearray()
+        self._limit = limit
+
+    def feed(self, data: bytes) -> None:
+        raise NotImplementedError
 
     def feed_end(self) -> None:
         """The connection ended. This completes a `BodyUntilEnd`, and no other body."""
 
+    def _append(self, data: bytes) -> None:
+        room = self._limit - len(self.body)
+        self.body += data[:room]
+        if len(data) > room:
+            raise ProtocolError(413, f"the body is larger than {self._limit} bytes")
 
-class SizedBody:
+
+class SizedBody(Body):
     def __init__(self, length: int, limit: int) -> None:
         self.body = bytearray()
-        self.leftover = b""
         self.complete = length == 0
         self._length = length
         self._limit = limit
@@ -43,35 +49,23 @@ class SizedBody:
         if len(data) > missing:
             self.leftover += data[missing:]
             data = data[:missing]
-        _append(self.body, data, self._limit)
+        self._append(data)
         self.complete = len(self.body) == self._length
 
-    def feed_end(self) -> None:
-        pass
 
-
-class BodyUntilEnd:
-    def __init__(self, limit: int) -> None:
-        self.body = bytearray()
-        self.leftover = b""
-        self.complete = False
-        self._limit = limit
-
+class BodyUntilEnd(Body):
     def feed(self, data: bytes) -> None:
-        _append(self.body, data, self._limit)
+        self._append(data)
 
     def feed_end(self) -> None:
         self.complete = True
 
 
-class ChunkedBody:
+class ChunkedBody(Body):
     """Accepts CRLF only. Extensions and trailers are bounded and dropped."""
 
     def __init__(self, limit: int) -> None:
-        self.body = bytearray()
-        self.leftover = b""
-        self.complete = False
-        self._limit = limit
+        super().__init__(limit)
         self._buffer = bytearray()
         self._missing = 0
         self._extensions_left = MAX_CHUNK_EXTENSIONS
@@ -86,9 +80,6 @@ class ChunkedBody:
         if self.complete:
             self.leftover += bytes(self._buffer)
             self._buffer.clear()
-
-    def feed_end(self) -> None:
-        pass
 
     def _read_size(self) -> bool:
         line = self._take_line(MAX_CHUNK_LINE, "malformed chunk size")
@@ -108,7 +99,7 @@ class ChunkedBody:
         data = bytes(self._buffer[: self._missing])
         del self._buffer[: self._missing]
         self._missing -= len(data)
-        _append(self.body, data, self._limit)
+        self._append(data)
         if self._missing:
             return False
         self._step = ChunkedBody._read_end_of_data
@@ -143,10 +134,3 @@ class ChunkedBody:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]
         return line
-
-
-def _append(body: bytearray, data: bytes, limit: int) -> None:
-    room = limit - len(body)
-    body += data[:room]
-    if len(data) > room:
-        raise ProtocolError(413, f"the body is larger than {limit} bytes")

@@ -5,8 +5,6 @@ engine turns an accepted head into method, target and headers. So no engine deci
 engines read every byte in the same way.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The engine that is always available: h11, pure Python."""
 
-from __future__ import annotations
-
 import h11
 
 from holdfast.http.message import Headers

@@ -1,7 +1,5 @@
 """The fast engine: httptools, a binding of Node's llhttp."""
 
-from __future__ import annotations
-
 import httptools
 
 from holdfast.http.message import Headers

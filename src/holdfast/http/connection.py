@@ -3,8 +3,6 @@
 Both kinds fail with `OSError`, so their users need not know the kind. A peer that misuses TLS causes a `TlsError`.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import ssl

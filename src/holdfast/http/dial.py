@@ -4,8 +4,6 @@ A proxy gets an address to connect to, never a name: it must not resolve again w
 After a 2xx the connection leads to the target.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

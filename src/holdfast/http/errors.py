@@ -16,8 +16,6 @@
 A transport also passes on the errors of its resolver, which are not part of this tree.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus

@@ -10,8 +10,6 @@ status counts, the end of its body is a best guess, and its connection is not us
 A verdict depends on the bytes alone, never on how they were split into reads.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

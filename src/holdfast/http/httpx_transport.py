@@ -1,7 +1,5 @@
 """The transport for httpx clients, for use outside of the hot path."""
 
-from __future__ import annotations
-
 import math
 
 import httpx

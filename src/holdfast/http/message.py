@@ -7,8 +7,6 @@ A handler returns one of:
 - a `PendingResponse`, if the handler is a plain function and not a coroutine.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -38,9 +36,6 @@ class Request:
             if key == name:
                 return value
         return None
-
-    def all(self, name: bytes) -> list[bytes]:
-        return [value for key, value in self.headers if key == name]
 
 
 @dataclass(slots=True)

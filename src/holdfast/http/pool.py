@@ -5,8 +5,6 @@ One queue over all origins orders them by age. Its front is always the bottom of
 constant time.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 
 from holdfast.http.connection import Connection

@@ -7,8 +7,6 @@ send nothing, or don't read their responses, keep nobody out. If every connectio
 one waits a moment for the first response and is then refused.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import math

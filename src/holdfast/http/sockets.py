@@ -1,7 +1,5 @@
 """TCP and Unix sockets to listen on."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -11,11 +11,8 @@ Rules for an exchange:
 - No redirects, cookies, decompression or proxy variables.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import trio
 
@@ -79,16 +76,6 @@ class Answer:
     def complete(self) -> bool:
         """Whether `body` is the whole body."""
         return self._parser.complete
-
-
-@dataclass(frozen=True, slots=True)
-class TransportStatistics:
-    in_use: int
-    idle: int
-    idle_origins: int
-    opened: int
-    reused: int
-    resent: int
 
 
 class _Exchange:
@@ -159,14 +146,14 @@ class Transport:
         self._max_answer = max_answer
         self._idle_timeout = idle_timeout
         self._engine = engine or best_engine()
-        self._pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
+        self.pool = Pool(max_per_origin=max_idle_per_origin, max_total=max_idle, idle_timeout=idle_timeout)
         self._address_limit = AddressLimit(max_per_address)
         self._deadlines = Deadlines()
         self._head_cache: HeadCache[ResponseHead] = HeadCache()
         self._became_idle = trio.Event()
         self._closed = False
         self._generation = 0
-        self._in_use = self._opened = self._reused = self._resent = 0
+        self.in_use = self.opened = self.reused = self.resent = 0
 
     async def exchange(self, origin: Origin, head: bytes, body: bytes, deadline: float) -> Answer:
         """Sends a request and returns the answer. `head` includes the empty line at its end.
@@ -175,16 +162,16 @@ class Transport:
         """
         exchange = _Exchange(origin, head, body, self._generation, self._address_limit)
         now = trio.current_time()
-        connection = self._pool.take(origin, now)
-        self._pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
+        connection = self.pool.take(origin, now)
+        self.pool.sweep(now, SWEEP_AT_EACH_EXCHANGE)
         if connection is not None:
-            self._reused += 1
+            self.reused += 1
             try:
                 return await self._use(connection, exchange, deadline, reused=True)
             except (ConnectionReset, TlsEnded):
                 if exchange.parser is None or exchange.parser.started:
                     raise
-                self._resent += 1
+                self.resent += 1
         try:
             connection = await self._open(exchange, deadline)
             return await self._use(connection, exchange, deadline, reused=False)
@@ -197,7 +184,7 @@ class Transport:
         Without it, only later exchanges close them. It does not wake up while no connection is idle.
         """
         while True:
-            expiry = self._pool.next_expiry
+            expiry = self.pool.next_expiry
             if expiry is None:
                 self._became_idle = trio.Event()
                 await self._became_idle.wait()
@@ -205,7 +192,7 @@ class Transport:
                 await trio.sleep(self._idle_timeout)
             else:
                 await trio.sleep_until(expiry)
-            self._pool.sweep(trio.current_time(), SWEEP_BATCH)
+            self.pool.sweep(trio.current_time(), SWEEP_BATCH)
 
     def renew(
         self, *, max_idle_per_origin: int, max_idle: int = MAX_IDLE, max_per_address: int = MAX_PER_ADDRESS
@@ -213,24 +200,14 @@ class Transport:
         """Applies new limits. Connections that are open now finish their exchange and serve no other."""
         self._address_limit.limit = max_per_address
         self._generation += 1
-        self._pool.clear()
-        self._pool.max_per_origin, self._pool.max_total = max_idle_per_origin, max_idle
+        self.pool.clear()
+        self.pool.max_per_origin, self.pool.max_total = max_idle_per_origin, max_idle
 
     async def aclose(self) -> None:
         """Closes idle connections. Exchanges in progress continue, and close theirs at the end."""
         self._closed = True
-        self._pool.clear()
+        self.pool.clear()
         await trio.lowlevel.checkpoint()
-
-    def statistics(self) -> TransportStatistics:
-        return TransportStatistics(
-            in_use=self._in_use,
-            idle=len(self._pool),
-            idle_origins=self._pool.origins,
-            opened=self._opened,
-            reused=self._reused,
-            resent=self._resent,
-        )
 
     async def _open(self, exchange: _Exchange, deadline: float) -> Connection:
         origin = exchange.origin
@@ -240,7 +217,7 @@ class Transport:
             exchange.stage = "connect"
             dialled = await self._dial(origin, addresses, deadline, exchange.progress)
             try:
-                self._opened += 1
+                self.opened += 1
                 if origin.scheme != "https":
                     return Connection(origin, dialled, self._deadlines)
                 exchange.stage = "tls"
@@ -263,7 +240,7 @@ class Transport:
             to_head_request=exchange.head.startswith(b"HEAD "),
             head_cache=self._head_cache,
         )
-        self._in_use += 1
+        self.in_use += 1
         can_be_reused = False
         connection.deadline.set(deadline)
         try:
@@ -275,10 +252,10 @@ class Transport:
                 raise exchange.timeout_error() from error
             raise
         finally:
-            self._in_use -= 1
+            self.in_use -= 1
             connection.deadline.clear()
             if can_be_reused:
-                self._pool.put(connection, trio.current_time())
+                self.pool.put(connection, trio.current_time())
                 self._became_idle.set()
             else:
                 connection.close()
