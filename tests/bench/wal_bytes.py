@@ -17,9 +17,11 @@ from holdfast.core.ownership import LEASE, SHARDS, shard_of
 from holdfast.core.schedule import RetryAt
 from holdfast.store.port import Accept, Accepted, Deliver, Fail, Operation
 from holdfast.store.postgres import accept, outcomes, ownership, rows
+from holdfast.store.postgres.admission import NewMessage
 from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.migration import prepare_database
+from holdfast.store.postgres.state import Room
 from tests.bench.database import Database
 from tests.bench.fill import lane, message, settings
 from tests.bench.fill_postgres import terms_of_now
@@ -62,7 +64,7 @@ class _Life:
         self._membership, _ = self._do(partial(ownership.join, number=NUMBER, name="ahead", delivers=True, lease=LEASE))
         self._owned = self._do(partial(ownership.take_free, number=NUMBER, shards=range(SHARDS)))
         self._last = bytes(16)
-        self._room = accept.Room(is_measured=True)
+        self._room = Room(is_measured=True)
         self._groups: list[list[Entry]] = []
 
     def measured(self, step: Callable[[], None]) -> float:
@@ -73,7 +75,7 @@ class _Life:
 
     def store(self) -> None:
         messages = [self._message() for _ in range(GROUP)]
-        arrivals = [accept.Arrival(Accept(each), *rows.encode(each)) for each in messages]
+        arrivals = [NewMessage(Accept(each), *rows.encode(each)) for each in messages]
         run = partial(accept.accept, self.client, arrivals, self._room, self._terms, within=PATIENCE)
         results, _ = trio.run(run)
         assert all(isinstance(result, Accepted) for result in results)

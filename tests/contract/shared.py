@@ -101,7 +101,7 @@ class SharedDesk(Desk):
 
     async def kill(self) -> None:
         """What it leaves behind, as far as others have found out: its lease is over, and its shards are free."""
-        self.ledger.failed = CommitFailed("killed")
+        self.ledger._state.failed = CommitFailed("killed")
         await self.close()
         with psycopg.connect(self.url, options="-c search_path=holdfast") as connection:
             connection.execute("DELETE FROM members")

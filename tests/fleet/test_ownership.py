@@ -197,7 +197,7 @@ async def test_a_host_whose_hand_over_is_cancelled_misses_nothing(database: str,
         await settle()
         it.scripts[HOST] = 200
         async with it.replica() as goes:
-            await it.until(lambda: shard_of(HOST) in stays.ledger._member.leaving)
+            await it.until(lambda: shard_of(HOST) in stays.ledger._shards.leaving)
             ids += [await goes.accept(), await stays.accept()]
         await it.until(lambda: stays.counters.delivered == 4, 45)
         assert list(dict.fromkeys(request.id for request in it.requests)) == ids
@@ -357,7 +357,7 @@ async def test_a_clone_of_a_replica_is_detected(database: str, autojump_clock: o
         await settle()
         async with it.replica() as clone:
             clone.ledger._member.membership = replace(original.ledger._member.membership)
-            clone.ledger._member.owned.update(original.ledger._member.owned)
+            clone.ledger._shards.owned.update(original.ledger._shards.owned)
             first = original.member
             await it.until(lambda: {original.member, clone.member} != {first}, 3 * BEAT)
             await it.until(lambda: original.member != clone.member, 3 * BEAT)

@@ -64,12 +64,12 @@ class Replica(World):
 
     @property
     def shards(self) -> set[int]:
-        return set(self.ledger._member.owned)
+        return set(self.ledger._shards.owned)
 
     @property
     def member(self) -> int:
         """The number that it is registered under, 0 if it is not."""
-        return int(self.ledger._number)
+        return int(self.ledger._member.number)
 
 
 @dataclass

@@ -147,7 +147,7 @@ class World:
                 await nursery.start(self.delivery.run)
                 yield self
                 if crash:
-                    self.ledger.failed = CommitFailed("the power went off")
+                    getattr(self.ledger, "_state", self.ledger).failed = CommitFailed("the power went off")
                     store_nursery.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
             store_nursery.cancel_scope.cancel()

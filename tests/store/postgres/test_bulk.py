@@ -61,7 +61,7 @@ async def replicas(database: str) -> AsyncIterator[tuple[Replica, Replica]]:
     """Two that share the hosts out."""
     async with fleet(database, HandClock()) as one, fleet(database, HandClock()) as two:
         with trio.fail_after(PATIENCE):
-            while sum(len(each._member.owned) for each in (one, two)) < SHARDS or not two._member.owned:
+            while sum(len(each._shards.owned) for each in (one, two)) < SHARDS or not two._shards.owned:
                 await trio.sleep(0.01)
         yield one, two
 

@@ -52,7 +52,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def owned(*stores: PostgresStore) -> int:
-    return sum(len(store._member.owned) for store in stores)
+    return sum(len(store._shards.owned) for store in stores)
 
 
 def versions(old: Old) -> list[object]:

@@ -6,17 +6,13 @@ memory, and what it does not know of.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
-import trio
-
 from holdfast.core.errors import CorruptRecord
-from holdfast.core.message import Entry, Message, MessageId
-from holdfast.core.ownership import SHARDS, shard_of
+from holdfast.core.message import Entry, MessageId
+from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.port import Operation
 from holdfast.store.postgres import lanes, rows
@@ -32,15 +28,13 @@ ARRIVED = "arrived "
 """What a notification that names messages begins with."""
 NAMED_AT_ONCE = 300
 """Messages in one notification, which has at most 8,000 bytes; each takes 21 or 22."""
-HELD_FOR_EACH, HELD_AT_MOST = 0.01, 0.05
-"""Seconds between two notifications of one replica, for each that delivers but the first, and in all."""
 SHELVED_AT_ONCE = 1_000
 CLOCKS_DIFFER = 5_000
 """Milliseconds. What is older by more comes from another store, or was replayed, and has its age from there."""
 
 NOTIFY = "convert_to(pg_notify(channel, payload)::text, 'UTF8')"
 """An empty value, as bytes."""
-TELL = Statement(f"""SELECT {NOTIFY} FROM unnest(%(channels)s::text[], %(payloads)s::text[])
+SEND = Statement(f"""SELECT {NOTIFY} FROM unnest(%(channels)s::text[], %(payloads)s::text[])
     AS v(channel, payload)""")
 _ARRIVED = Statement(f"""SELECT id, {rows.PLACE}, record, body FROM messages
     WHERE id = ANY(%(ids)s::bytea[]) AND standing = {ACTIVE}
@@ -84,99 +78,6 @@ class ShelveArrived(Operation):
     shards: Mapping[int, int]
 
 
-class Known:
-    """Messages that have arrived and are in delivery's memory, of which shards."""
-
-    def __init__(self) -> None:
-        self._shards: dict[MessageId, int] = {}
-        self._last: dict[int, bytes] = {}
-        self._noted: list[set[MessageId]] = []
-        self.younger: dict[MessageId, int] = {}
-        """Those that the clock of another replica made older than one that had come before, with another age."""
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._shards
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    def add(self, message: Message, born: int) -> None:
-        """In the order of commits; `born` as it is stored."""
-        shard = self._shards[message.id] = shard_of(message.host)
-        if message.is_delayed:
-            return
-        last, own = self._last.get(shard, b""), born.to_bytes(8, "big") + message.id
-        ahead = int.from_bytes(last[:8], "big")
-        if own > last:
-            self._last[shard] = own
-        elif ahead - born < CLOCKS_DIFFER:
-            self.younger[message.id] = ahead + 1
-            self._last[shard] = (ahead + 1).to_bytes(8, "big") + message.id
-
-    def leave(self, id: MessageId) -> None:
-        self._shards.pop(id, None)
-        self.younger.pop(id, None)
-        for noted in self._noted:
-            noted.add(id)
-
-    def forget(self, shards: Container[int]) -> None:
-        for id in [id for id, shard in self._shards.items() if shard in shards]:
-            self.leave(id)
-
-    def clear(self) -> None:
-        self.forget(range(SHARDS))
-
-    @contextmanager
-    def noting_left(self) -> Iterator[set[MessageId]]:
-        """Note what leaves: whoever reads meanwhile may still find it there."""
-        left: set[MessageId] = set()
-        self._noted.append(left)
-        try:
-            yield left
-        finally:
-            self._noted = [noted for noted in self._noted if noted is not left]
-
-
-class Hints:
-    """How often the owners of others' hosts are notified. A notification wakes a session of every replica that
-    delivers, so the more there are, the longer what follows one is held back, and shares the next. The first after a
-    pause goes along with the commit of its messages.
-    """
-
-    def __init__(
-        self, send: Callable[[Sequence[MessageId], Sequence[int]], Awaitable[None]], replicas: Callable[[], int]
-    ) -> None:
-        self._send = send
-        self._replicas = replicas
-        self._held: dict[MessageId, int] = {}
-        self._woken = trio.Event()
-        self._last = -inf
-
-    @property
-    def _next(self) -> float:
-        return self._last + min(HELD_AT_MOST, HELD_FOR_EACH * (self._replicas() - 1))
-
-    def go_along(self) -> bool:
-        """Whether a commit that begins now notifies; if not, its messages are to be held."""
-        now = trio.current_time()
-        if self._held or now < self._next:
-            return False
-        self._last = now
-        return True
-
-    def hold(self, message: Message) -> None:
-        self._held[message.id] = shard_of(message.host)
-        self._woken.set()
-
-    async def run(self) -> None:
-        while True:
-            await self._woken.wait()
-            await trio.sleep_until(self._next)
-            held, self._held, self._woken = self._held, {}, trio.Event()
-            self._last = trio.current_time()
-            await self._send(list(held), list(held.values()))
-
-
 def notifications(ids: Sequence[MessageId], shards: Sequence[int], terms: Terms) -> tuple[list[str], list[str]]:
     """Channels and payloads that tell the owners of shards of new messages there. What this replica owns it is told by
     hand.
@@ -198,7 +99,7 @@ def notify(connection: Connection, ids: Sequence[MessageId], shards: Sequence[in
     """Tell the owners once this is committed."""
     channels, payloads = notifications(ids, shards, terms)
     if channels:
-        connection.execute(TELL.text, {"channels": channels, "payloads": payloads})
+        connection.execute(SEND.text, {"channels": channels, "payloads": payloads})
 
 
 def named(payload: str) -> list[MessageId]:

@@ -42,8 +42,11 @@ MEMBER = "SELECT number FROM members WHERE number = {} FOR SHARE"
 """The number of a replica if it may own shards, which it may until this transaction ends."""
 STANDS_STILL = 3
 """Seconds without a word in the middle of a transaction, after which a replica's sessions are ended."""
+BEAT_WITHIN = 3.0
+"""Seconds in which the database has to answer a beat: two tries fit into a lease."""
 CHANNEL = "holdfast_{:016x}"
 """Of each replica, by its number: what others notify it by."""
+NOT_JOINED = "this replica has not joined the fleet yet"
 MOVED = "moved"
 """What a notification says to the new owner of shards."""
 _RUN, _CLOCK = "run", "clock"

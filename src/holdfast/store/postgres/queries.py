@@ -17,7 +17,7 @@ from holdfast.core.schedule import expires_at, state_of
 from holdfast.core.store_rules import WATERMARK
 from holdfast.store import records
 from holdfast.store.batching import LOOKED_AT, choose
-from holdfast.store.port import CircuitView, DeadFilter, MessageFilter, MessageView, OldestFinished, StoreStatistics
+from holdfast.store.port import CircuitView, DeadFilter, MessageFilter, MessageView, StoreStatistics
 from holdfast.store.postgres import rows, shares
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import (
@@ -263,15 +263,6 @@ def _earliest_expiry(connection: Connection, terms: Terms) -> int | None:
     # Of a lane that can't be read whoever lists the circuits tells.
     moments = [expires_at(terms.rules.retry, oldest, lane.circuit.enabled_at) for lane, oldest in waiting if lane]
     return min(moments, default=None)
-
-
-def oldest_finished(connection: Connection) -> OldestFinished:
-    """A key leaves once its moment is before the cutoff, as all others do; it is told as the first moment after it."""
-    found = connection.execute(
-        f"""SELECT (SELECT min(at) FROM delivered), (SELECT min(due) FROM messages WHERE standing = {DEAD}),
-        (SELECT min(used) + 1 FROM keys)"""
-    )
-    return OldestFinished(*found.fetchall()[0])
 
 
 LAST_ID = b"\xff" * 16

@@ -4,19 +4,24 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import trio
+
 from holdfast.core.circuit import CircuitState
-from holdfast.core.errors import CorruptRecord
+from holdfast.core.errors import CorruptRecord, StoreUnreachable
 from holdfast.core.lane import next_probe
 from holdfast.core.lane_times import Heads
 from holdfast.core.message import Entry, MessageId
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.batching import choose, choose_lanes
-from holdfast.store.port import Agenda, LaneQuery, LaneView
+from holdfast.store.port import ALL_CLASSES, NO_LIMIT, Agenda, LaneQuery, LaneView, OldestFinished
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.connection import Connection, Result, Work, reading
 from holdfast.store.postgres.lanes import heads_of
-from holdfast.store.postgres.rows import RETRY, WAITING
+from holdfast.store.postgres.rows import DEAD, RETRY, WAITING
+from holdfast.store.postgres.shards import OwnedShards
+from holdfast.store.postgres.state import TRY_AGAIN_AFTER, WORKED_WITHIN, StoreState
 from holdfast.store.records import unstamp
 from holdfast.store.validation import check_message
 
@@ -24,6 +29,8 @@ SMALL = 16 << 10
 """Bodies up to this come with their rows; larger ones are fetched while they fit what a lane may hold in memory."""
 PAGE = 512
 """Rows of the agenda that are read at once."""
+LANES_AT_ONCE = 16
+"""Lanes that are surveyed in one transaction."""
 
 _COLUMNS = f"due, id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END"
 FRESH = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {WAITING} AND (born, id) >= (%s, %s)
@@ -34,8 +41,50 @@ _PROBE = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %(lane)s AND standing 
     AND (born, id) > (%(born)s, %(id)s) AND id <> ALL(%(skip)s::bytea[]) AND (NOT held OR due <= %(now)s)
     ORDER BY born, id LIMIT 1"""
 _PROBES = tuple(_PROBE.format(standing=standing) for standing in (WAITING, RETRY))
+# Three looks into the indexes on (at, id), (due, id) of the dead, and (used).
+_OLDEST_FINISHED = f"""SELECT (SELECT min(at) FROM delivered), (SELECT min(due) FROM messages WHERE standing = {DEAD}),
+    (SELECT min(used) + 1 FROM keys)"""
+# A page of lanes that need attention, by the index on (wake_at, lane).
 _AGENDA = """SELECT wake_at, lane, host_class FROM lanes WHERE wake_at > 0 AND (wake_at, lane) > (%s, %s)
     AND shard = ANY(%s::smallint[]) ORDER BY wake_at, lane LIMIT %s"""
+
+
+class DeliveryReader:
+    """Reads for delivery. While the database is unreachable, each read waits."""
+
+    def __init__(self, client: Client, state: StoreState, shards: OwnedShards) -> None:
+        self._client = client
+        self._state = state
+        self._shards = shards
+
+    async def survey(self, asks: Sequence[LaneQuery], bytes_wanted: int = NO_LIMIT) -> list[LaneView]:
+        views: list[LaneView] = []
+        while len(views) < len(asks) and bytes_wanted >= 0:
+            some = asks[len(views) : len(views) + LANES_AT_ONCE]
+            read = await self._read(partial(survey, asks=some, owned=self._shards.owned))
+            bytes_wanted -= sum(view.size for view in read)
+            views += read
+        return views
+
+    async def agenda(
+        self, now: int, limit: int, skip: Container[str], classes: Container[int] = ALL_CLASSES, since: int = 0
+    ) -> Agenda:
+        def read(connection: Connection) -> Agenda:
+            return agenda(connection, self._shards.owned, now, limit, skip, classes, since)
+
+        return await self._read(read)
+
+    async def oldest_finished(self) -> OldestFinished:
+        return await self._read(_oldest_finished)
+
+    async def _read(self, work: Work[Result]) -> Result:
+        while True:
+            if not self._state.away:
+                try:
+                    return await self._client.run(reading(work), within=WORKED_WITHIN)
+                except StoreUnreachable as error:
+                    self._state.disconnected(error)
+            await trio.sleep(TRY_AGAIN_AFTER)
 
 
 def survey(connection: Connection, asks: Sequence[LaneQuery], owned: Container[int]) -> list[LaneView]:
@@ -128,3 +177,8 @@ def _wakes(connection: Connection, shards: list[int], since: int) -> Iterator[tu
         if len(found) < PAGE:
             return
         after = found[-1][:2]
+
+
+def _oldest_finished(connection: Connection) -> OldestFinished:
+    """A key expires as one of the moment after its use: keys leave before the cutoff, as all others do."""
+    return OldestFinished(*connection.execute(_OLDEST_FINISHED).fetchall()[0])

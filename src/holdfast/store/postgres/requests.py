@@ -1,6 +1,6 @@
 """What operators ask of hosts that another replica owns: a row that the owner carries out and answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -10,9 +10,9 @@ import trio
 from holdfast.core.errors import StoreUnreachable
 from holdfast.store.postgres.client import Client
 from holdfast.store.postgres.connection import Connection, Result, Work
-from holdfast.store.postgres.ownership import CHANNEL
-
-CarryOut = Callable[[bytes], Awaitable[bytes]]
+from holdfast.store.postgres.membership import Member
+from holdfast.store.postgres.ownership import CHANNEL, NOT_JOINED
+from holdfast.store.postgres.state import StoreState
 
 ANSWERED_WITHIN = 10.0
 """Seconds that an operator waits for the replica that owns a host."""
@@ -34,18 +34,16 @@ class Asked(NamedTuple):
 
 
 class Requests:
-    """Both sides of it for one replica. `number` is the one that it is registered by, 0 while it is not."""
+    """Asks other replicas, and serves what they ask."""
 
-    def __init__(
-        self, client: Client, random_bits: Callable[[int], int], number: Callable[[], int], carry_out: CarryOut
-    ) -> None:
+    def __init__(self, client: Client, state: StoreState, member: Member, random_bits: Callable[[int], int]) -> None:
         self._client = client
+        self._state = state
+        self._member = member
         self._random_bits = random_bits
-        self._number = number
         self._answers: dict[bytes, trio.Event | bytes] = {}
         self._under_way: set[bytes] = set()
         self._called = trio.Event()
-        self._act = carry_out
 
     def look(self) -> None:
         """Something was asked of this replica, or answered."""
@@ -53,12 +51,12 @@ class Requests:
 
     async def ask(self, owner: int, request: bytes) -> bytes:
         """Have another replica carry something out, and wait for its answer."""
-        if not self._number():
-            raise StoreUnreachable("this replica has not joined the fleet yet")
+        if not self._member.number:
+            raise StoreUnreachable(NOT_JOINED)
         id, answered = self._random_bits(128).to_bytes(16, "big"), trio.Event()
         self._answers[id] = answered
         try:
-            await self._run(partial(ask, id=id, asked_by=self._number(), owner=owner, request=request))
+            await self._run(partial(ask, id=id, asked_by=self._member.number, owner=owner, request=request))
             with trio.move_on_after(ANSWERED_WITHIN):
                 while not answered.is_set():
                     with trio.move_on_after(LOOK_EVERY):
@@ -80,18 +78,18 @@ class Requests:
             while True:
                 await self._called.wait()
                 self._called = trio.Event()
-                if not self._number():
+                if not self._member.number:
                     continue
                 with suppress(StoreUnreachable):
                     if self._answers:
-                        self._take(await self._run(partial(answers, asked_by=self._number())))
-                    for request in await self._run(partial(asked, owner=self._number())):
+                        self._take(await self._run(partial(answers, asked_by=self._member.number)))
+                    for request in await self._run(partial(asked, owner=self._member.number)):
                         if request.id not in self._under_way:
                             self._under_way.add(request.id)
                             nursery.start_soon(self._carry_out, request)
 
     async def _carry_out(self, request: Asked) -> None:
-        done = await self._act(request.request)
+        done = await self._state.listener.requested(request.request)
         with suppress(StoreUnreachable):
             await self._run(partial(answer, request=request, answer=done))
         self._under_way.discard(request.id)

@@ -18,7 +18,8 @@ from holdfast.store.export_format import Delivered, Key, Record
 from holdfast.store.maintenance import Imported
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import shares
-from holdfast.store.postgres.accept import Arrival, from_elsewhere, here, insert, put_keys
+from holdfast.store.postgres.accept import insert
+from holdfast.store.postgres.admission import NewMessage, moved_message, put_keys, stored
 from holdfast.store.postgres.connection import Connection, retried
 from holdfast.store.postgres.lanes import put_circuits
 from holdfast.store.postgres.outcomes import insert_attempts
@@ -35,7 +36,7 @@ class _Finished(NamedTuple):
     attempts: Sequence[Attempt]
 
 
-Piece = LaneRecord | Arrival | _Finished | Key
+Piece = LaneRecord | NewMessage | _Finished | Key
 
 
 def take(
@@ -50,7 +51,7 @@ def take(
 def _encoded(record: Record) -> Piece:
     match record:
         case StoredMessage():
-            return from_elsewhere(record)
+            return moved_message(record)
         case Delivered(message, size, finished_at, success, attempts):
             encoded = records.encode_delivered(message, success, finished_at, size)
             return _Finished(message.id, finished_at, encoded, attempts)
@@ -60,10 +61,10 @@ def _encoded(record: Record) -> Piece:
 
 def _write(connection: Connection, batch: Sequence[Piece], terms: Terms) -> "Counter[str]":
     """One transaction. Returns how many lines of each kind it added."""
-    first = {_id(each): each for each in reversed(batch) if isinstance(each, (Arrival, _Finished))}
-    known = here(connection, first)
+    first = {_id(each): each for each in reversed(batch) if isinstance(each, (NewMessage, _Finished))}
+    known = stored(connection, first)
     fresh = [first[id] for id in sorted(first) if id not in known]
-    messages = [each for each in fresh if isinstance(each, Arrival)]
+    messages = [each for each in fresh if isinstance(each, NewMessage)]
     finished = [each for each in fresh if isinstance(each, _Finished)]
     _refuse_if_full(connection, messages, terms)
     keys = _put_keys(connection, [each for each in batch if isinstance(each, Key)], terms)
@@ -74,11 +75,11 @@ def _write(connection: Connection, batch: Sequence[Piece], terms: Terms) -> "Cou
     return Counter(message=len(messages), delivered=len(finished), circuit=len(circuits), key=keys)
 
 
-def _id(piece: Arrival | _Finished) -> MessageId:
-    return piece.message.id if isinstance(piece, Arrival) else piece.id
+def _id(piece: NewMessage | _Finished) -> MessageId:
+    return piece.message.id if isinstance(piece, NewMessage) else piece.id
 
 
-def _refuse_if_full(connection: Connection, messages: Sequence[Arrival], terms: Terms) -> None:
+def _refuse_if_full(connection: Connection, messages: Sequence[NewMessage], terms: Terms) -> None:
     adds = sum(cost_of(each.message) for each in messages)
     if adds and shares.total(connection).bytes + adds > WATERMARK * terms.max_size:
         raise StoreFull("the store is full; raise store.max_size and import the same file again")

@@ -12,30 +12,32 @@ from holdfast.core.errors import StoreFull
 from holdfast.core.idempotency import body_digest, handoff_digest
 from holdfast.core.message import Message
 from holdfast.store.port import Accepted, Duplicate, IdempotencyKey
-from holdfast.store.postgres import accept
-from holdfast.store.postgres.accept import Arrival, Look, Room, Uses
+from holdfast.store.postgres import admission
+from holdfast.store.postgres.accept import insert
+from holdfast.store.postgres.admission import Admission, NewMessage, Uses
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import Terms
+from holdfast.store.postgres.state import Room
 from holdfast.store.transfer import StoredMessage
 
 
 def take(connection: Connection, page: Sequence[StoredMessage], room: Room, terms: Terms) -> list[Any]:
     """Results as those of an Accept."""
-    arrivals = [accept.from_elsewhere(each, _own_key(each.message)) for each in page]
-    look = Look(connection, arrivals, room, terms)
-    used = accept.uses_of(connection, [each.key.digest for each in page if each.key is not None])
-    results = _judge(page, arrivals, look, used, terms)
+    arrivals = [admission.moved_message(each, _own_key(each.message)) for each in page]
+    judge = Admission(connection, arrivals, room, terms)
+    used = admission.uses_of(connection, [each.key.digest for each in page if each.key is not None])
+    results = _judge(page, arrivals, judge, used, terms)
     chosen = [index for index, result in enumerate(results) if result is None]
-    own_keys = accept.uses_by([arrivals[index].operation for index in chosen], terms)
-    accept.take_keys(connection, own_keys | _apps_keys([page[index] for index in chosen], terms), terms)
+    own_keys = admission.uses_by([arrivals[index].operation for index in chosen], terms)
+    admission.take_keys(connection, own_keys | _apps_keys([page[index] for index in chosen], terms), terms)
     # Once more, with its key in hand: it may have come just now, by a connection that was taken for dead.
-    there = accept.here(connection, [page[index].message.id for index in chosen])
+    there = admission.stored(connection, [page[index].message.id for index in chosen])
     for index in chosen:
         id = page[index].message.id
         results[index] = Duplicate(id) if id in there else Accepted(active=False)
-    accept.insert(connection, [arrivals[index] for index in chosen if page[index].message.id not in there], terms)
+    insert(connection, [arrivals[index] for index in chosen if page[index].message.id not in there], terms)
     connection.commit()
-    room.used += look.added
+    room.used += judge.added
     return results
 
 
@@ -44,14 +46,14 @@ def _own_key(message: Message) -> IdempotencyKey:
 
 
 def _judge(
-    page: Sequence[StoredMessage], arrivals: Sequence[Arrival], look: Look, used: Uses, terms: Terms
+    page: Sequence[StoredMessage], arrivals: Sequence[NewMessage], admission: Admission, used: Uses, terms: Terms
 ) -> list[Any]:
     """What keeps each from being stored. Behind one that there is no room for, no other of its host goes first."""
     results: list[Any] = []
     full: dict[str, StoreFull] = {}
     for each, arrival in zip(page, arrivals, strict=True):
         host = each.message.host
-        result = full.get(host) or _same_webhook(each, used, terms) or look.judge(arrival)
+        result = full.get(host) or _same_webhook(each, used, terms) or admission.judge(arrival)
         if isinstance(result, StoreFull):
             full[host] = result
         results.append(result)

@@ -20,11 +20,11 @@ import trio
 from holdfast.core.errors import CommitFailed, RowsLocked, StoreError, StoreUnreachable
 from holdfast.core.message import masked_lane
 from holdfast.store.port import Hearing, Operation
+from holdfast.store.postgres.state import TRY_AGAIN_AFTER
 
 Write = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
 Size = Callable[[Sequence[Operation]], int]
 
-TRY_AGAIN_AFTER = 0.25
 LOCKED_AGAIN_AFTER = 1.0
 """Seconds until a locked lane is tried again: each try occupies the connection until its lock time-out."""
 GATHER = 0.25

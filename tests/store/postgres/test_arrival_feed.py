@@ -10,7 +10,7 @@ import trio
 
 from holdfast.core.message import Entry, Message, MessageId
 from holdfast.store.port import Accept, Commit, StoreListener
-from holdfast.store.postgres.arrivals import HELD_AT_MOST, HELD_FOR_EACH, Hints
+from holdfast.store.postgres.arrival_feed import HELD_AT_MOST, HELD_FOR_EACH, Hints
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import HOST, HOUR, NOW, RULES
 from tests.store.fleets import every_host_is_owned
