@@ -109,13 +109,9 @@ class PostgresStore:
         reader, shown = DeliveryReader(reads, state, shards), OperatorQueries(status, state, member, self.path)
         self.mint = self._acceptor.mint
         self.survey, self.agenda, self.oldest_finished = reader.survey, reader.agenda, reader.oldest_finished
-        self.message_view, self.message_views, self.dead, self.waiting = (
-            shown.message_view,
-            shown.message_views,
-            shown.dead,
-            shown.waiting,
-        )
-        self.circuit, self.circuits, self.statistics = shown.circuit, shown.circuits, shown.statistics
+        self.message_view, self.message_views = shown.message_view, shown.message_views
+        self.dead, self.waiting, self.statistics = shown.dead, shown.waiting, shown.statistics
+        self.circuit, self.circuits = shown.circuit, shown.circuits
         self.owns, self.is_leaving, self.left = shards.owns, shards.is_leaving, shards.left
         self.owner_of, self.ask, self.step_back = shards.owner_of, self._requests.ask, member.step_back
 
