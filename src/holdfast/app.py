@@ -303,7 +303,7 @@ class Process:
         """Deliver until nothing is due and the linger is over. Stops early enough to leave time for a hand-over."""
         drain = self._config.drain
         self._lifecycle.drain()
-        in_flight = self._delivery.dispatcher.attempts_in_flight
+        in_flight = self._delivery.control.attempts_in_flight
         event(_logger, logging.INFO, "draining", in_flight=in_flight, timeout=drain.timeout / 1000)
         self._notifier.stopping(drain.timeout / 1000)
         self._drain_ends = trio.current_time() + drain.timeout / 1000

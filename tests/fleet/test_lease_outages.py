@@ -21,7 +21,7 @@ async def test_only_an_outage_longer_than_a_lease_starts_a_grace_period(
     """And not every connection that breaks."""
     it = fleet(database, circuit={"probe_every": f"{GRACE}s"}, retry={"expire_after": f"{EXPIRE_AFTER}s"})
     async with it.replica(link) as alone:
-        await alone.dispatcher.freeze(HOST, HOST)
+        await alone.delivery.control.freeze(HOST, HOST)
         id = await alone.accept()
         began = alone.now
         await trio.sleep(EXPIRE_AFTER - away - 2)

@@ -286,7 +286,7 @@ async def test_nothing_expires_for_ten_minutes_after_an_outage(
     it = fleet(database, circuit={"probe_every": "20s"}, retry={"expire_after": "40s"})
     async with it.replica(link) as alone:
         await it.until(lambda: len(alone.shards) == SHARDS)
-        await alone.dispatcher.freeze(HOST, HOST)
+        await alone.delivery.control.freeze(HOST, HOST)
         ids = await alone.accept_many(4)
         await trio.sleep(25)
         link.cut()
@@ -315,7 +315,7 @@ async def test_a_replica_that_was_declared_dead_joins_again_and_loses_nothing(
             await it.until(lambda: alone.counters.fenced > 0, BEAT)
         elif finds_out_by == "a freeze":
             with pytest.raises(Fenced):
-                await alone.dispatcher.freeze("other.test:80", "other.test:80")
+                await alone.delivery.control.freeze("other.test:80", "other.test:80")
         elif finds_out_by == "a review":
             alone.delivery._upkeep.review()
         await it.until(lambda: alone.member not in (0, before))

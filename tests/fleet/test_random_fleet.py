@@ -61,7 +61,7 @@ class World:
             if not any(owner is replica for replica in replicas):
                 continue
             with suppress(Fenced, StoreUnreachable):
-                await getattr(owner.dispatcher, act)(key, host)
+                await getattr(owner.delivery.control, act)(key, host)
 
     async def finish(self, replicas: list[Replica]) -> None:
         """Everything heals, and everything is delivered."""

@@ -60,7 +60,7 @@ class WatchedWorld(World):
         ledger.on_submitted, ledger.on_written = witness.submitted, witness.written
         ledger.on_prepared = witness.prepared
         self.engine.on_written = ledger.written
-        self.dispatcher.in_flight = InFlight(witness)
+        self.dispatcher.attempts.in_flight = InFlight(witness)
         self._listen_to_operators()
         self.control = self.composed.control_socket(self._reload)
         self.ingest = self._ingest()
@@ -177,7 +177,7 @@ class WatchedWorld(World):
     def _check_asked(self, id: str, origin: Origin, deadline: float) -> None:
         witness = self.witness
         raw: MessageId = raw_id(id)
-        start = self.dispatcher.in_flight.get(raw)
+        start = self.dispatcher.attempts.in_flight.get(raw)
         witness.check(start is not None, f"{id}: a request without an attempt")
         route = None if start is None else start.entry.message.route
         timeout = (self.config.routes[route].timeout if route else None) or self.config.delivery.timeout

@@ -200,7 +200,7 @@ class RandomWorld(WatchedWorld):
             for text in overdue(self.witness):
                 self.witness.check(False, text)
         await trio.sleep(10)
-        self.witness.check(not self.dispatcher.attempts_in_flight, "attempts in flight when all was done")
+        self.witness.check(not self.delivery.control.attempts_in_flight, "attempts in flight when all was done")
         self.witness.check(not self.lanes.live, f"lanes in memory when all was done: {sorted(self.lanes.live)}")
         self.witness.check(not self.lanes.memory.used, "bodies in memory when all was done")
 

@@ -354,7 +354,7 @@ async def test_a_frozen_host_gets_nothing_in_30_days_and_keeps_accepting(autojum
         await it.sleep_to(30 * DAY)
         assert it.times() == [0, 0, 0]
         it.scripts[HOST] = 200
-        change = await it.dispatcher.unfreeze(HOST, HOST)
+        change = await it.delivery.control.unfreeze(HOST, HOST)
         assert change is not None
         await trio.sleep(1)
         assert it.ids()[3:] == late
@@ -419,7 +419,7 @@ async def test_unfreezing_resets_the_counters_and_the_72_h_count_from_there(auto
         it.scripts[HOST] = 500
         await it.sleep_to(3 * HOUR)
         assert await it.circuit_state() is CircuitState.FROZEN
-        await it.dispatcher.unfreeze(HOST, HOST)
+        await it.delivery.control.unfreeze(HOST, HOST)
         assert (await it.circuit()).consecutive_failures <= 1
         await trio.sleep(2 * HOUR)
         assert await it.circuit_state() is CircuitState.DISABLED
@@ -431,8 +431,8 @@ async def test_unfreezing_an_enabled_circuit_changes_nothing(autojump_clock: obj
     it = world()
     async with it.gateway():
         await it.accept()
-        assert await it.dispatcher.unfreeze(HOST, HOST) is None
-        assert await it.dispatcher.unfreeze("new.test:80", "new.test:80") is None
+        assert await it.delivery.control.unfreeze(HOST, HOST) is None
+        assert await it.delivery.control.unfreeze("new.test:80", "new.test:80") is None
 
 
 async def test_unfreezing_a_disabled_circuit_sends_what_waits_at_once(autojump_clock: object) -> None:
@@ -441,7 +441,7 @@ async def test_unfreezing_a_disabled_circuit_sends_what_waits_at_once(autojump_c
         ids = await it.trip()
         waiting = await it.accept()
         await it.sleep_to(100)
-        await it.dispatcher.unfreeze(HOST, HOST)
+        await it.delivery.control.unfreeze(HOST, HOST)
         await it.sleep_to(101)
         assert await it.states([*ids, waiting]) == {MessageState.DELIVERED: 4}
         assert it.times(waiting) == [100]
@@ -455,7 +455,7 @@ async def test_asking_for_a_probe_of_an_enabled_circuit_leaves_its_retries_alone
         await it.sleep_to(30)
     async with it.gateway():
         await it.sleep_to(40)
-        assert not await it.dispatcher.probe(HOST, HOST)
+        assert not await it.delivery.control.probe(HOST, HOST)
         await it.sleep_to(100)
     assert it.times() == [0, 84.8]
 
@@ -479,7 +479,7 @@ async def test_a_probe_asked_for_while_one_is_under_way_is_that_one(autojump_clo
         it.requests.clear()
         it.scripts[HOST] = slow(5, 500)
         await it.sleep_to(10 * MINUTE + 1)
-        assert await it.dispatcher.probe(HOST, HOST)
+        assert await it.delivery.control.probe(HOST, HOST)
         await it.sleep_to(19 * MINUTE)
         assert it.times() == [600], "the one that was due, and no other right behind it"
 
@@ -494,7 +494,7 @@ async def test_a_probe_that_waits_for_a_place_and_is_dropped_is_not_sent(autojum
         await it.accept_for(busy)
         await it.sleep_to(90)
         assert [it.open[host] for host in busy] == [1] * 4, "all places for retries and probes are taken"
-        await it.dispatcher.probe(HOST, HOST)
+        await it.delivery.control.probe(HOST, HOST)
         await settle()
         lane = it.lanes.find(HOST)
         assert lane is not None and lane.probe is not None and lane.probe.message.id == raw_id(dropped)

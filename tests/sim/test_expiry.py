@@ -91,7 +91,7 @@ async def test_after_a_circuit_was_enabled_the_span_counts_from_there(
     async with it.gateway():
         ids = await it.accept_many(3)
         await it.sleep_to(DAY)
-        await it.dispatcher.unfreeze(HOST, HOST)
+        await it.delivery.control.unfreeze(HOST, HOST)
         await it.sleep_to(DAY + 1)
         assert await it.circuit_state() is not CircuitState.ENABLED, "the retries tripped it again"
         await assert_expires_at(it, ids[0], DAY + SPAN)
@@ -141,7 +141,7 @@ async def test_a_lane_in_memory_expires_when_it_has_left_memory(autojump_clock: 
     async with it.gateway():
         await it.accept_many(3)
         await it.sleep_to(SPAN - 1)
-        lane = it.lanes.enlist(HOST, HOST)
+        lane = it.lanes.make_live(HOST, HOST)
         await it.sleep_to(SPAN + 1)
         it.dispatcher.attend(lane)
         await it.sleep_to(SPAN + 60)

@@ -32,7 +32,7 @@ async def test_a_disk_failure_during_the_sweep_ends_the_process(autojump_clock: 
 async def test_a_disk_failure_when_messages_expire_ends_the_process(autojump_clock: object) -> None:
     it = world(retry={"expire_after": "1h"})
     async with it.gateway():
-        await it.dispatcher.freeze(HOST, HOST)
+        await it.delivery.control.freeze(HOST, HOST)
         id = await it.accept()
         await it.sleep_to(30 * MINUTE)
         it.engine.fail_next.append(CommitFailed("no disk"))

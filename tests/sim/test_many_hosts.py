@@ -271,12 +271,12 @@ async def drain_time(seconds: float, *, number: int = DRAINED) -> float:
     it = SlowDisk(world(delivery={"per_host": 16}).config)
     it.scripts[HOST] = slow(0.01)
     async with it.gateway():
-        await it.dispatcher.freeze(HOST, HOST)
+        await it.delivery.control.freeze(HOST, HOST)
         await it.accept_many(number)
         assert isinstance(it.ledger, SlowLedger)
         it.ledger.seconds = seconds
         began = it.now
-        await it.dispatcher.unfreeze(HOST, HOST)
+        await it.delivery.control.unfreeze(HOST, HOST)
         while len(it.requests) < number:
             await trio.sleep(0.01)
         return it.now - began

@@ -80,4 +80,4 @@ async def test_a_new_circuit_for_each_message_never_fills_the_store(autojump_clo
             await trio.sleep(0.2)
         assert not (await it.ledger.statistics()).full
         assert len(it.requests) == WEBHOOKS
-        assert it.dispatcher.lane_of("http://" + HOST + "/0") is None
+        assert it.delivery.control.lane_of("http://" + HOST + "/0") is None

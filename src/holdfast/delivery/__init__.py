@@ -1,15 +1,18 @@
-"""Out to the receivers.
+"""Delivery of messages to receivers.
 
-dispatcher.py  carries out what the start order decides: starts attempts, reads lanes, sleeps until something is due
-workers.py     the tasks that make attempts, one after another
-lanes.py       the lanes and hosts in memory: from the store when needed, back to it when quiet
-outcomes.py    what an outcome changes: circuit, limits, schedule, and the one operation that records it all
-courier.py     one attempt from start to outcome
-egress.py      which addresses may be dialled
-resolver.py    names to addresses, one look-up per host at a time
-dialer.py      how an address is reached: directly, or through the forward proxy
-signing.py     Standard Webhooks: secrets and signatures
-tls.py         whom receivers must be certified by, and what is shown to them
-outgoing_handoff.py     what still waits at the end is handed to another holdfast
-upkeep.py      expiry, retention, forgetting
+agenda.py       when to look at which lane: timers, and the store's agenda
+attempts.py     starts attempts in workers, and carries out what their outcomes change
+courier.py      one attempt: writes the request and turns the result into an outcome
+dialer.py       opens connections, directly or through the forward proxy
+dispatcher.py   the loop that looks at lanes when they need attention; operators' access to lanes
+egress.py       the egress rules: which addresses may be dialled
+outgoing_handoff.py  hands waiting messages to another holdfast at the end of a drain
+lane_queues.py  the heads of the lanes' queues in memory: reads them, and puts messages back to disk
+lanes.py        the lanes and hosts in memory
+outcomes.py     decides what an outcome changes: circuit, limits, schedule, and the operation that records it
+resolver.py     resolves host names in bounded threads
+service.py      delivery as a whole, built from a config
+signing.py      Standard Webhooks: secrets and signatures
+tls.py          TLS contexts and client certificates
+upkeep.py       expiry, retention, eviction and forgetting
 """

@@ -5,6 +5,7 @@ room in memory are passed over, and come back when there is room. A read continu
 many overdue lanes are not walked again for each lane that comes due.
 """
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from holdfast.core.budget import HostClass
@@ -20,10 +21,13 @@ PASSED_OVER_A_SECOND = 4_096
 NEVER = 1 << 62
 
 
-class AgendaKeeper:
-    def __init__(self, store: Store, lanes: LaneCache) -> None:
+class AgendaReader:
+    """`wake` is called when the next look is earlier than known before."""
+
+    def __init__(self, store: Store, lanes: LaneCache, wake: Callable[[], None]) -> None:
         self._store = store
         self._lanes = lanes
+        self._wake = wake
         self._timers: list[tuple[int, int, Lane]] = []
         self._set = 0
         self._snoozed: dict[str, int] = {}
@@ -50,27 +54,31 @@ class AgendaKeeper:
             lane.timer = moment
             self._set += 1
             heappush(self._timers, (moment, self._set, lane))
+            self._wake()
 
-    def hear(self, wake: int, now: int) -> bool:
-        """A group was written; the first of its lanes needs attention at `wake`. True if that is earlier than known.
+    def note_commit(self, earliest_wake: int, now: int) -> None:
+        """A group was written; the first of its lanes needs attention at `earliest_wake`.
 
         A lane that needs attention now is in memory, or has just left it; then the agenda is read again soon.
         """
-        return self._look_at(wake) if wake > now else self._look_again_at(now + SNOOZE)
+        if earliest_wake > now:
+            self._look_at(earliest_wake)
+        else:
+            self._read_again_at(now + SNOOZE)
 
-    def rest(self, key: str, until: int | None, now: int) -> bool:
+    def snooze(self, key: str, until: int | None, now: int) -> None:
         """A woken lane leaves memory. Read the agenda again in a while, for this lane not before `until`."""
         if until is not None:
             self._snoozed[key] = until
-        return self._look_again_at(max(self._snoozed.get(key, 0), now + SNOOZE))
+        self._read_again_at(max(self._snoozed.get(key, 0), now + SNOOZE))
 
-    def awake(self, key: str) -> None:
+    def end_snooze(self, key: str) -> None:
         """A record of this lane was written, so its moment in the agenda is new."""
         self._snoozed.pop(key, None)
 
-    def look_now(self) -> None:
+    def read_now(self) -> None:
         """The agenda may have changed: read it from the start."""
-        self._look_again_at(0)
+        self._read_again_at(0)
 
     def pass_over(self, lane: Lane, now: int) -> None:
         """A lane that needs attention now leaves memory, because there is no room for its messages."""
@@ -78,45 +86,44 @@ class AgendaKeeper:
         self._snoozed.pop(lane.key, None)
         self._lacking.add(lane.host.host_class)
         self._passed_over += 1
-        self._look_again_at(now + SNOOZE)
+        self._read_again_at(now + SNOOZE)
 
-    def left(self) -> bool:
-        """A lane left memory. True if others were passed over and there is much room for them now."""
-        if not self._passed_over or not any(map(self._lanes.memory.is_half_free, self._lacking)):
-            return False
-        return self._look_again_at(0)
+    def note_room(self) -> None:
+        """A lane left memory. If others were passed over and there is much room for them now, read the agenda."""
+        if self._passed_over and any(map(self._lanes.memory.is_half_free, self._lacking)):
+            self._read_again_at(0)
 
-    def expect(self, moment: int) -> bool:
-        """A lane that leaves memory needs attention at `moment`. True if that is earlier than known."""
-        return self._look_at(moment)
+    def expect(self, moment: int) -> None:
+        """A lane that leaves memory needs attention at `moment`."""
+        self._look_at(moment)
 
-    def fired(self, now: int) -> list[Lane]:
+    def expired_timers(self, now: int) -> list[Lane]:
         """Returns the lanes whose timer has expired and makes them live."""
         lanes = []
         while self._timers and self._timers[0][0] <= now:
             moment, _, lane = heappop(self._timers)
             if lane.timer == moment:
                 lane.timer = None
-                lanes.append(self._lanes.enlist(lane.key, lane.host.name))
+                lanes.append(self._lanes.make_live(lane.key, lane.host.name))
         return lanes
 
-    async def due(self, now: int) -> list[Lane]:
+    async def read_due(self, now: int) -> list[Lane]:
         """Reads the lanes that are not in memory and need attention now, and makes them live."""
         if self._read_at > now:
             return []
         self._snoozed = {key: until for key, until in self._snoozed.items() if until > now}
         if self._again_at <= now:
             self._read_to, self._again_at, self._passed_over = 0, NEVER, 0
-        skip = self._skip(now)
+        skip = Skip(self._lanes.live, self._snoozed)
         memory = self._lanes.memory
         self._lacking = {each for each in HostClass if not memory.admits(each, idle=True)}
         classes = frozenset(HostClass) - self._lacking
         self._read_at = NEVER
         self._reading = True
         agenda = await self._store.agenda(now, LANES_A_READ, skip, classes, self._read_to)
-        self._reading = False
         self._note_read(agenda, skip, now)
-        lanes = [self._lanes.enlist(key, None) for key in agenda.lanes]
+        self._reading = False
+        lanes = [self._lanes.make_live(key, None) for key in agenda.lanes]
         for lane in lanes:
             lane.stale = lane.woken = True
             self._snoozed[lane.key] = now + SNOOZE
@@ -130,23 +137,20 @@ class AgendaKeeper:
         self._passed_over += agenda.passed_over
         self._look_at(min(agenda.next or NEVER, self._again_at))
         if skip.met_live or self._passed_over:
-            self._look_again_at(now + SNOOZE * (1 + self._passed_over // PASSED_OVER_A_SECOND))
+            self._read_again_at(now + SNOOZE * (1 + self._passed_over // PASSED_OVER_A_SECOND))
         if self._snoozed:
-            self._look_again_at(min(self._snoozed.values()))
+            self._read_again_at(min(self._snoozed.values()))
 
-    def _skip(self, now: int) -> "Skip":
-        return Skip(self._lanes.live, self._snoozed)
-
-    def _look_again_at(self, moment: int) -> bool:
-        """Read the agenda from its start at `moment`. True if that is earlier than known."""
+    def _read_again_at(self, moment: int) -> None:
+        """Read the agenda from its start at `moment`."""
         self._again_at = min(self._again_at, moment)
-        return self._look_at(moment)
+        self._look_at(moment)
 
-    def _look_at(self, moment: int) -> bool:
-        earlier = moment < self._read_at
-        if earlier:
+    def _look_at(self, moment: int) -> None:
+        if moment < self._read_at:
             self._read_at = moment
-        return earlier
+            if not self._reading:
+                self._wake()
 
 
 class Skip:

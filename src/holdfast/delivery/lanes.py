@@ -51,21 +51,21 @@ class LaneCache:
         """Whether more messages of this lane may be in memory."""
         return self.memory.admits(lane.host.host_class, idle=not lane.known)
 
-    def hold(self, lane: Lane, message: Message) -> None:
+    def charge(self, lane: Lane, message: Message) -> None:
         """Count a message of this lane that is in memory."""
         if message.id not in lane.known:
-            charge = lane.known[message.id] = lane.host.host_class, weight_of(message)
-            self.memory.take(*charge)
+            cost = lane.known[message.id] = lane.host.host_class, weight_of(message)
+            self.memory.take(*cost)
 
     def release(self, lane: Lane, message: Message) -> None:
-        charge = lane.known.pop(message.id, None)
-        if charge is not None:
-            self.memory.give_back(*charge)
+        cost = lane.known.pop(message.id, None)
+        if cost is not None:
+            self.memory.give_back(*cost)
 
     def find(self, key: str) -> Lane | None:
         return self.live.get(key) or self._cold.get(key)
 
-    def enlist(self, key: str, host: str | None) -> Lane:
+    def make_live(self, key: str, host: str | None) -> Lane:
         """Returns the lane of this key and makes it live. A lane that was not in memory is not hydrated yet."""
         lane = self.live.get(key)
         if lane is None:
@@ -100,7 +100,7 @@ class LaneCache:
         if host.answers is None:
             host.answers = record.answers
 
-    def retire(self, lane: Lane) -> None:
+    def make_cold(self, lane: Lane) -> None:
         """Make a lane cold that has nothing left in memory. If there are too many, the oldest is saved and leaves."""
         if self.live.pop(lane.key, None) is None:
             return
@@ -123,7 +123,7 @@ class LaneCache:
     def all_lanes(self) -> list[Lane]:
         return [*self.live.values(), *self._cold.values()]
 
-    def let_go(self, lane: Lane) -> None:
+    def save_and_drop(self, lane: Lane) -> None:
         """Save and drop a lane that goes to another replica. Nothing of it is left in memory."""
         self._save(lane)
         self.drop(lane)
@@ -134,7 +134,7 @@ class LaneCache:
         self._cold.pop(lane.key, None)
         self._drop(lane)
 
-    def lose_all(self) -> None:
+    def clear(self) -> None:
         """Drop everything without saving it: other replicas deliver now."""
         self.live.clear()
         self._cold.clear()

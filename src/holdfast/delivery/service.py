@@ -14,7 +14,7 @@ from holdfast.core.counters import Counters
 from holdfast.core.start_order import StartOrder
 from holdfast.core.target import parse_target
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
-from holdfast.delivery.dispatcher import Dispatcher
+from holdfast.delivery.dispatcher import Dispatcher, LaneControl
 from holdfast.delivery.lanes import LaneCache
 from holdfast.delivery.outcomes import OutcomeHandler
 from holdfast.delivery.signing import Signer
@@ -57,7 +57,9 @@ class Delivery:
         self._start_order = StartOrder(config.circuit, **_budgets(config))
         self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, counters, events)
         self.dispatcher = Dispatcher(store, self._start_order, self._lanes, self._courier, self._outcomes, clock)
-        self._upkeep = Upkeep(store, self.dispatcher, clock, config, counters, events)
+        parts = (self._start_order, self._lanes, self._outcomes, clock)
+        self.control = LaneControl(store, self.dispatcher, *parts)
+        self._upkeep = Upkeep(store, self.dispatcher, self._lanes, clock, config, counters, events)
         if shared is not None:
             self.dispatcher.is_leaving, self.dispatcher.on_left = shared.is_leaving, shared.left
 
@@ -70,10 +72,10 @@ class Delivery:
     def lease_renewed(self, begins_until: int, run: int) -> None:
         """Attempts may begin until then, by the clock's `uptime`; the fleet delivers since `run`."""
         self._lanes.run = run
-        self.dispatcher.allow(begins_until)
+        self.dispatcher.renew_lease(begins_until)
 
     def hosts_gained(self, is_gained: Callable[[str], bool]) -> None:
-        self.dispatcher.gain(is_gained)
+        self.dispatcher.gain_hosts(is_gained)
         self._upkeep.review()
 
     def begin_grace(self) -> None:
@@ -87,7 +89,7 @@ class Delivery:
         self._start_order.configure(config.circuit, **_budgets(config))
         self._outcomes.configure(config.circuit, config.retry)
         self._upkeep.configure(config)
-        self.dispatcher.look_again()
+        self.dispatcher.apply_limits()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:

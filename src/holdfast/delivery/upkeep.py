@@ -19,6 +19,7 @@ from holdfast.core.lane_times import LaneStep, grace_ends, quiet_lane_step
 from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
+from holdfast.delivery.lanes import LaneCache
 from holdfast.events import Events
 from holdfast.store.port import (
     NO_LIMIT,
@@ -45,12 +46,12 @@ SWEEP_AT_MOST_EVERY = 1_000
 class BusyLanes:
     """Lanes that have something in memory or under way. The writer asks while the loop stands still."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, lanes: LaneCache) -> None:
+        self._lanes = lanes
 
     def __contains__(self, key: object) -> bool:
-        lane = self._dispatcher.lane_of(str(key))
-        return lane is not None and not lane.is_idle
+        lane = self._lanes.find(str(key))
+        return lane is not None and lane.hydrated and not lane.is_idle
 
 
 class Upkeep:
@@ -60,6 +61,7 @@ class Upkeep:
         self,
         store: Store,
         dispatcher: Dispatcher,
+        lanes: LaneCache,
         clock: Clock,
         config: Config,
         counters: Counters,
@@ -67,6 +69,7 @@ class Upkeep:
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
+        self._lanes = lanes
         self._clock = clock
         self._config = config
         self._counters = counters
@@ -210,7 +213,7 @@ class Upkeep:
 
     async def _evict_circuits(self, now: int) -> int:
         """Records of idle circuits: each step looks at some of all circuits, and after the last the search rests."""
-        operation = EvictLanes(self._evict_after, EVICTION_STEP, BusyLanes(self._dispatcher))
+        operation = EvictLanes(self._evict_after, EVICTION_STEP, BusyLanes(self._lanes))
         evicted: Evicted = await self._store.perform(operation)
         self._evict_after = evicted.after
         for lane in evicted.lanes:

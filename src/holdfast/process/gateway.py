@@ -53,12 +53,12 @@ class Gateway(StoreListener):
         self.delivery = Delivery(
             config, store, carrier, clock, random, run, self.events, self.counters, keys, shared=shared
         )
-        self.dispatcher = self.delivery.dispatcher
+        self.dispatcher, self.control = self.delivery.dispatcher, self.delivery.control
         self.lifecycle = Lifecycle(store, self.counters, run, role, spool)
         if shared is not None:
             self.lifecycle.on_draining = shared.step_back
-        self.queries = Queries(store, self.dispatcher, self.lifecycle, clock, self.events, config.circuit, config.retry)
-        parts = (self.queries, self.dispatcher, store, clock, self.counters, self.events)
+        self.queries = Queries(store, self.control, self.lifecycle, clock, self.events, config.circuit, config.retry)
+        parts = (self.queries, self.control, store, clock, self.counters, self.events)
         self._served = None if shared is None else ForwardingActions(shared, *parts)
         self.actions = self._served or Actions(*parts)
         self.stores: list[OpenStore | Spool] = [store] if spool is None else [store, spool]
@@ -74,11 +74,11 @@ class Gateway(StoreListener):
         self.queries.configure(config.circuit, config.retry)
 
     def probes(self, connections: Callable[[], Mapping[str, int]], volume: Path | None) -> HealthRoutes:
-        parts = (self.queries, self.store, self.dispatcher, self.lifecycle, self.clock)
+        parts = (self.queries, self.store, self.control, self.lifecycle, self.clock)
         return HealthRoutes(self.queries, Metrics(*parts, connections, volume))
 
     def control_socket(self, reload: Callable[[], Awaitable[dict[str, list[str]]]]) -> ControlSocket:
-        parts = (self.queries, self.actions, self.dispatcher, self.lifecycle, self.store, self.events)
+        parts = (self.queries, self.actions, self.control, self.lifecycle, self.store, self.events)
         return ControlSocket(*parts, reload)
 
     # -- what the stores report ----------------------------------------------------------------------------------------
@@ -103,10 +103,10 @@ class Gateway(StoreListener):
         self.delivery.hosts_gained(is_gained)
 
     def hosts_leaving(self) -> Collection[str]:
-        return self.dispatcher.let_go()
+        return self.dispatcher.release_hosts()
 
     def ownership_lost(self) -> None:
-        self.dispatcher.lose_all()
+        self.dispatcher.lose_all_hosts()
 
     def store_reconnected(self) -> None:
         self.delivery.begin_grace()
