@@ -1,15 +1,15 @@
-"""A store as JSON lines: how a circuit, a message, a delivered record and an idempotency key look in an export.
+"""An export as JSON lines.
 
     {"format": "holdfast-export", "version": 2}                    the first line
     {"kind": "circuit", "key", "host", "state", ...}               every lane, with all its counters
     {"kind": "message", "id", ..., "headers", "body", "place", "attempts"}
     {"kind": "delivered", "id", ..., "size", "finished_at", "attempts", "success"}
     {"kind": "key", "digest", "body", "id", "at"}
-    {"kind": "end", "lines": how many there are before it}         its absence tells a file that was cut off
+    {"kind": "end", "lines": the number of lines before it}        missing if the file was cut off
 
-Times are RFC 3339 in UTC with milliseconds and durations seconds, as everywhere. Bytes that are UTF-8 are a string,
-others {"base64": "..."}; paths and headers are Latin-1, which is any bytes. Nothing is redacted. Version 1 is the same
-without "signed".
+Times are RFC 3339 in UTC with milliseconds; durations are seconds. Bytes that are UTF-8 are a string, others {"base64":
+"..."}. Paths and headers are Latin-1, which can hold any bytes. Nothing is redacted. Version 1 is the same without
+"signed".
 """
 
 from base64 import b64decode, b64encode
@@ -44,7 +44,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Delivered(NamedTuple):
-    """What is kept of a delivered message: `attempts` are those that failed before."""
+    """A delivered message. `attempts` are those that failed before `success`."""
 
     message: Message
     size: int
@@ -61,7 +61,7 @@ class Key(NamedTuple):
 
 
 Record = LaneRecord | StoredMessage | Delivered | Key
-"""What a line tells."""
+"""The content of one line."""
 
 
 # -- out -------------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _text(data: bytes) -> str | dict[str, str]:
         return {"base64": b64encode(data).decode()}
 
 
-# -- in: what is missing or of another type raises LookupError, TypeError, AttributeError or ValueError ---------------
+# -- in: a missing or wrong field raises LookupError, TypeError, AttributeError or ValueError --------------------------
 
 
 def read_circuit(line: Line) -> LaneRecord:

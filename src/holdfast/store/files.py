@@ -1,5 +1,7 @@
-"""Files beside the store, and exports: for the owner's eyes alone whatever the umask, and on disk before anyone relies
-on them. Where others may write to the folder too, nothing that they prepare there gets a byte.
+"""Private files that are on disk before anyone relies on them: exports, and files beside the store.
+
+Only the owner can read them, whatever the umask. If others may write to the folder, nothing that they prepare there
+receives a byte.
 """
 
 import os
@@ -13,16 +15,15 @@ from typing import IO
 from holdfast.core.errors import HoldfastError
 
 MOST_LINKS = 40
-"""As many as the kernel follows."""
+"""The kernel follows as many."""
 
 
-class CannotWrite(HoldfastError):
-    """A file that was asked for can't be written."""
+class CannotWrite(HoldfastError): ...
 
 
 def open_private(path: Path | str, mode: str, folder: int | None = None) -> IO[bytes]:
-    """A file that only its owner can read, no link: made by this call ("xb"), or appended to by who made it ("ab"). By
-    a descriptor of its folder, or by its whole path.
+    """Open a file that only its owner can read, and that is no link. Mode "xb" makes it, "ab" appends. `folder` is a
+    descriptor that `path` is relative to.
     """
 
     def opener(name: str, flags: int) -> int:
@@ -35,7 +36,7 @@ def open_private(path: Path | str, mode: str, folder: int | None = None) -> IO[b
 
 
 def sync_folder(folder: Path) -> None:
-    """A file whose directory entry was not synced is not there after a power cut."""
+    """Without this a new file may be missing after a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -45,8 +46,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def written_beside(name: str) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is whole: written beside it under a name that nobody can know
-    before, then renamed.
+    """Write a file that appears under its name only when it is complete. Until then it has a random name in the same
+    folder.
     """
     try:
         with ExitStack() as undo:
@@ -66,7 +67,7 @@ def written_beside(name: str) -> Iterator[IO[bytes]]:
 
 
 def _meant(name: str) -> Path:
-    """The file to be replaced: a link is followed to the file that it means, if whoever runs this, or root, made it."""
+    """Returns the file to replace. A link is followed if this user or root made it."""
     path = Path(name)
     for _ in range(MOST_LINKS):
         try:
@@ -84,6 +85,6 @@ def _meant(name: str) -> Path:
 
 
 def _remove(name: str, folder: int) -> None:
-    """Unless it has its own name by now."""
+    """Does nothing after the rename."""
     with suppress(OSError):
         os.unlink(name, dir_fd=folder)

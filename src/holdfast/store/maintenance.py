@@ -1,7 +1,7 @@
-"""The lines of an export as they come in: read and checked one by one, told of if they are bad, written in batches.
+"""Check, repair, export and import: what both engines share.
 
-What an engine makes of a record is its own. That a line which can't be taken is reported with its number, that nothing
-of it is stored, and what it may say at all, holds for every engine: what one takes, the others take too.
+An engine writes records in its own way. The rules for lines are the same for every engine: a bad line is reported with
+its number, and nothing of it is stored.
 """
 
 import json
@@ -24,10 +24,8 @@ from holdfast.store.validation import UNREADABLE, check_attempt, check_lane, che
 BATCH = 500
 BATCH_BYTES = 4 << 20
 MOST_RETRIES = (1 << 15) - 1
-"""What the column of a database holds."""
-
+"""A smallint of the database holds no more."""
 _BAD = (*UNREADABLE, AttributeError, OverflowError, RecursionError)
-
 Piece = TypeVar("Piece")
 
 
@@ -35,9 +33,39 @@ class NotAnExport(HoldfastError):
     """The file as a whole can't be imported."""
 
 
+class Finding(NamedTuple):
+    """One fault. `id` is the message's id, else the name of the lane or host, else the row's key in hex."""
+
+    kind: str
+    id: str
+    what: str
+
+
+def unreadable(kind: str, id: str, fault: object) -> Finding:
+    return Finding(kind, id, f"can't be read: {fault}")
+
+
+def delivered_still_here(id: MessageId) -> Finding:
+    return Finding("message", id_text(id), "was delivered and is still among those that are not")
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did. `file` holds the rows that were set aside, if any."""
+
+    set_aside: int = 0
+    file: Path | None = None
+    places: int = 0
+    entries: int = 0
+    circuits: int = 0
+    listed: int = 0
+    summaries: int = 0
+    shares: int = 0
+
+
 @dataclass(slots=True)
 class Imported:
-    """What an import did, by kind of line. `skipped` was there already; a `complete` file has all of its lines."""
+    """What an import did, by kind of line. `skipped` lines were there already; a `complete` file has all lines."""
 
     added: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -45,8 +73,35 @@ class Imported:
     complete: bool = False
 
 
+class Maintained(Protocol):
+    """What the commands can do to a store, on either engine."""
+
+    def check(self) -> Iterator[Finding]: ...
+
+    def repair(self) -> Repaired: ...
+
+    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]: ...
+
+    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
+        """Import the lines that follow a good header."""
+
+
+def framed(found: Iterable[Line]) -> Iterator[bytes]:
+    """Adds the header, and the last line with the number of lines."""
+    count = 1
+    yield _encoded(export_format.HEADER)
+    for line in found:
+        count += 1
+        yield _encoded(line)
+    yield _encoded({"kind": "end", "lines": count})
+
+
+def _encoded(line: Line) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
 def check_header(text: bytes) -> None:
-    """The first line says what the others are, and since which version of holdfast."""
+    """Raises NotAnExport unless the first line names the format and a version that is known."""
     try:
         header = json.loads(text)
         version = header["version"] if header["format"] == export_format.HEADER["format"] else None
@@ -64,9 +119,10 @@ def take(
     encode: Callable[[Record], Piece],
     write: Callable[[list[Piece]], "Counter[str]"],
 ) -> Imported:
-    """Take the lines after the header: what `encode` makes of them `write` stores, so many at a time as one transaction
-    may hold, and tells how many of each kind were not there. `bad_line` hears of each line that could not be taken,
-    with its number.
+    """Import the lines after the header.
+
+    `encode` turns a record into what the engine writes. `write` stores a batch in one transaction and returns how many
+    of each kind were new. `bad_line` is called with the number of each bad line and its fault.
     """
     done = Imported()
     for batch in _batches(source, bad_line, encode, done):
@@ -100,7 +156,7 @@ def _batches(
 
 
 def _checked(line: Line) -> Record:
-    """What a line tells, if a store can hold it."""
+    """Returns the record of a line, if a store can hold it."""
     match record := _READERS[line["kind"]](line):
         case LaneRecord():
             check_lane(record)
@@ -125,7 +181,7 @@ def _check_names(*names: str) -> None:
 
 
 def _plain(place: Place) -> Place:
-    """With nothing but numbers where these belong."""
+    """Raises ValueError if a number is none, or too large."""
     plain = records.decode_place(records.encode_place(place))
     if plain.retry > MOST_RETRIES or plain.attempts > MOST_ATTEMPTS:
         raise ValueError("more retries or attempts than a message can have")
@@ -139,7 +195,7 @@ def _kept(attempts: list[Attempt]) -> list[Attempt]:
             raise ValueError("more attempts than a message can have")
     kept = kept_attempts(attempts)
     for attempt in kept:
-        records.encode_attempt(attempt)  # Half a character can't be written.
+        records.encode_attempt(attempt)  # raises if a text has a lone surrogate
     return kept
 
 
@@ -149,60 +205,3 @@ _READERS: dict[str, Callable[[Line], Record]] = {
     "delivered": export_format.read_delivered,
     "key": export_format.read_key,
 }
-
-
-class Finding(NamedTuple):
-    """`id` is the message's, else the lane's or host's name, else the row's key in hex."""
-
-    kind: str
-    id: str
-    what: str
-
-
-def unreadable(kind: str, id: str, fault: object) -> Finding:
-    return Finding(kind, id, f"can't be read: {fault}")
-
-
-def delivered_still_here(id: MessageId) -> Finding:
-    return Finding("message", id_text(id), "was delivered and is still among those that are not")
-
-
-@dataclass(slots=True)
-class Repaired:
-    """What a repair did. `file` is where `set_aside` rows went, if there were any."""
-
-    set_aside: int = 0
-    file: Path | None = None
-    places: int = 0
-    entries: int = 0
-    circuits: int = 0
-    listed: int = 0
-    summaries: int = 0
-    shares: int = 0
-
-
-class Maintained(Protocol):
-    """What the commands ask of a store, whatever engine it is on."""
-
-    def check(self) -> Iterator[Finding]: ...
-
-    def repair(self) -> Repaired: ...
-
-    def export(self, left_out: Callable[[Finding], None]) -> Iterator[bytes]: ...
-
-    def take(self, lines: Iterable[bytes], bad_line: Callable[[int, str], None]) -> Imported:
-        """Import the lines that follow a good header."""
-
-
-def framed(found: Iterable[Line]) -> Iterator[bytes]:
-    """Lines between the one that says what they are and the one that tells how many."""
-    count = 1
-    yield _encoded(export_format.HEADER)
-    for line in found:
-        count += 1
-        yield _encoded(line)
-    yield _encoded({"kind": "end", "lines": count})
-
-
-def _encoded(line: Line) -> bytes:
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"

@@ -1,7 +1,7 @@
-"""What the rest of holdfast asks of durable state, in the words of core. No engine is named here.
+"""The contract of a store: what the rest of holdfast asks of durable state. No engine is named here.
 
-Everything that changes is an operation; operations of one group are committed together or not at all. An attempt's
-outcome, the message's new place and its lane's circuit travel in one operation, so they can't come apart.
+Every change is an operation. The operations of one group are committed together or not at all. An attempt's outcome,
+the message's new place and its lane's circuit are one operation, so they can't come apart.
 """
 
 from abc import ABC, abstractmethod
@@ -22,39 +22,39 @@ from holdfast.core.store_rules import StoreRules
 Done = Callable[[Any], None]
 
 ALL_CLASSES = frozenset(HostClass)
-NO_LIMIT = 1 << 62
+NO_LIMIT = NEVER = 1 << 62
 BATCH_BYTES = 1 << 20
-"""Bodies read ahead of their turn stay below this a lane, whatever their number."""
+"""Limit for the bodies that are read ahead for one lane."""
 
 SCARCE = 0.7
-"""The part of the store, used or set aside, above which the oldest delivered records go before their time."""
+"""The part of the store, used or reserved, above which the oldest delivered records are removed early."""
 
 
 class IdempotencyKey(NamedTuple):
-    """`digest` names method, target, route and key; `body` tells another body under the same key."""
+    """`digest` covers method, target, route and key; `body` tells another body under the same key."""
 
     digest: bytes
     body: bytes
 
 
 class Accepted(NamedTuple):
-    """The message is on disk. `active`: nothing waited before it in its lane, so it is handed over by hand."""
+    """The message is on disk. `active`: nothing waited before it in its lane, so delivery gets it directly."""
 
     active: bool
 
 
 class Duplicate(NamedTuple):
-    """The key was used within its time: nothing was stored, the first one's id answers."""
+    """The key was used within its lifetime. Nothing was stored; `id` is that of the first message."""
 
     id: MessageId
 
 
 class Conflict(NamedTuple):
-    """The key was used within its time, for another body."""
+    """The key was used within its lifetime, for another body."""
 
 
 class Hearing(ABC):
-    """A `done` that is told of everything: a commit that failed is a result too, a StoreError."""
+    """A `done` that is also called after a failed commit, with a StoreError as the result."""
 
     __slots__ = ()
 
@@ -64,9 +64,9 @@ class Hearing(ABC):
 
 @dataclass(slots=True)
 class Operation:
-    """One change. `done` is called on the loop with the result, in the order of submission, once it is on disk.
+    """One change. `done` is called on the loop with the result once it is on disk, in the order of submission.
 
-    Of a commit that failed only a `Hearing` is told: for all others there is nothing to go on from.
+    After a failed commit only a `Hearing` is called: all others have nothing to go on from.
     """
 
     done: Done | None = field(default=None, kw_only=True)
@@ -76,8 +76,8 @@ class Operation:
 class Accept(Operation):
     """A new message. Result: Accepted, Duplicate, Conflict, or a StoreFull to be raised.
 
-    With a `place` it is one that another holdfast hands over: it brings its id, and goes on from where it stood.
-    `encoded` is the record and the pieces of the body beside it, where another process has made them.
+    With a `place` it comes from another holdfast: it keeps its id and its place. `encoded` is the record and the pieces
+    of the body, if another process has encoded them.
     """
 
     message: Message
@@ -88,7 +88,7 @@ class Accept(Operation):
 
 @dataclass(slots=True)
 class Deliver(Operation):
-    """A 2xx: the message leaves, a small record stays. `lane` is saved too when a lost success would be missed."""
+    """A 2xx answer: the message is removed, a small record stays. `lane` is saved too if the circuit changed."""
 
     entry: Entry
     attempt: Attempt
@@ -107,7 +107,7 @@ class Fail(Operation):
 
 @dataclass(slots=True)
 class SaveLane(Operation):
-    """A lane's circuit changed without an attempt, or its counters are due to be kept."""
+    """A lane's circuit changed without an attempt, or its counters are to be saved."""
 
     lane: Lane
 
@@ -121,7 +121,7 @@ class Shelve(Operation):
 
 @dataclass(slots=True)
 class Expire(Operation):
-    """The oldest of a lane, born before a moment, become dead. Result: their ids, at most `limit`."""
+    """The oldest messages of a lane, born before a moment, become dead. Result: their ids, at most `limit`."""
 
     lane: str
     born_before: int
@@ -134,7 +134,7 @@ class Expire(Operation):
 class DeadFilter:
     """Dead letters of a lane or of all, that died from `since` on and before `until`, for a reason or any.
 
-    `after` is where a step before this one ended.
+    `after` is where the step before ended.
     """
 
     lane: str | None = None
@@ -146,7 +146,7 @@ class DeadFilter:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Messages that were not delivered: one, those of a lane, or all; accepted before a moment, in one state or any."""
+    """Messages that were not delivered: one, those of a lane, or all; accepted before a moment; in one state or any."""
 
     lane: str | None = None
     before: int = 1 << 62
@@ -157,7 +157,9 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What one bounded step did: how many messages, of which lanes (and their hosts), and where to go on if it may."""
+    """What one bounded step did: to which messages, of which lanes (with their hosts), and where to go on; None at the
+    end.
+    """
 
     ids: list[MessageId]
     lanes: dict[str, str]
@@ -170,7 +172,7 @@ class BulkResult:
 
 @dataclass(slots=True)
 class ReplayDead(Operation):
-    """Dead messages start a new life. Result: BulkResult."""
+    """Dead messages start again. Result: BulkResult."""
 
     select: DeadFilter
     now: int
@@ -179,7 +181,7 @@ class ReplayDead(Operation):
 
 @dataclass(slots=True)
 class DropDead(Operation):
-    """Dead messages are removed with all that is known of them. Result: BulkResult."""
+    """Dead messages are removed with all that is stored of them. Result: BulkResult."""
 
     select: DeadFilter
     limit: int
@@ -187,7 +189,7 @@ class DropDead(Operation):
 
 @dataclass(slots=True)
 class DropMessages(Operation):
-    """Messages that were not delivered are removed with all that is known of them. Result: BulkResult."""
+    """Messages that were not delivered are removed with all that is stored of them. Result: BulkResult."""
 
     select: MessageFilter
     limit: int
@@ -196,15 +198,15 @@ class DropMessages(Operation):
 
 @dataclass(slots=True)
 class HandOver(Operation):
-    """Messages that another store has on disk leave with all that is known of them. Result: how many; what was tried,
-    replayed or dropped since it was read is not among them.
+    """Messages that another store has on disk are removed here. Result: how many; those that were tried, replayed or
+    dropped since they were read stay.
     """
 
     entries: Sequence[Entry]
 
 
 class Retried(StrEnum):
-    """What an operator's retry of one message came to."""
+    """The result of an operator's retry of one message."""
 
     DUE = "due"
     REPLAYED = "replayed"
@@ -238,9 +240,10 @@ class Evicted(NamedTuple):
 
 @dataclass(slots=True)
 class EvictLanes(Operation):
-    """Records of enabled lanes with nothing waiting or dead make room, the longest idle first. Result: Evicted.
+    """Records of enabled lanes with nothing waiting or dead are removed to make room, longest idle first. Result:
+    Evicted.
 
-    `skip` are lanes that are in use. Only a store whose size such records are part of is asked.
+    `skip` are lanes in use. Only a store whose size includes such records is asked.
     """
 
     after: bytes | None
@@ -250,7 +253,7 @@ class EvictLanes(Operation):
 
 @dataclass(slots=True)
 class Purge(Operation):
-    """What is past its retention leaves. Result: how many records, at most about `limit`."""
+    """Removes what is past its retention. Result: how many records, at most about `limit`."""
 
     delivered_before: int
     dead_before: int
@@ -260,9 +263,9 @@ class Purge(Operation):
 
 @dataclass(slots=True)
 class ReviewLanes(Operation):
-    """Lanes whose moments were computed by other numbers of the config get them anew. Result: where to go on, or None.
+    """Computes the moments of all lanes by the current config. Result: where to go on, or None.
 
-    With `after` None nothing is done if the numbers are those of the last review that came to its end.
+    With `after` None nothing is done if the last complete review had the same config.
     """
 
     after: bytes | None
@@ -271,7 +274,7 @@ class ReviewLanes(Operation):
 
 class LaneRecord(NamedTuple):
     """A lane as stored. `run` is the start of the run that wrote `limit`: another run begins in slow start. `answers`
-    tells whether its host's last attempt got an answer; None if that is not known.
+    says whether the host's last attempt got an answer; None if unknown.
     """
 
     key: str
@@ -291,8 +294,8 @@ class LaneRecord(NamedTuple):
 class LaneQuery(NamedTuple):
     """What to read of a lane: at most so many fresh and due entries; of a disabled one the probe after `probed`.
 
-    What stands in the queue before `read_to` was read already: it need not be looked at again. Of either kind of
-    entries at least one is read, and no more after `most_bytes` of bodies.
+    Entries of the queue before `read_to` were read already. Of each kind of entries at least one is read, and no more
+    after `most_bytes` of bodies.
     """
 
     lane: str
@@ -324,9 +327,9 @@ class LaneView(NamedTuple):
 
 
 class Agenda(NamedTuple):
-    """Lanes that need attention by now, the longest waiting first, and when the next one does after that.
+    """Lanes that need attention by now, longest waiting first, and when the next one does after that.
 
-    `passed_over` counts those that do, and whose hosts are of a class that was not asked for.
+    `passed_over` counts lanes that do, but whose hosts are of a class that was not asked for.
     """
 
     lanes: list[str]
@@ -335,9 +338,10 @@ class Agenda(NamedTuple):
 
 
 class OldestFinished(NamedTuple):
-    """When the oldest delivered message and dead letter was written: what a sweep waits for.
+    """When the oldest delivered message and dead letter was written: the next sweep depends on it.
 
-    Idempotency keys leave together with those of their time: `key` is when the last of the oldest was written at most.
+    Idempotency keys are removed together with those of their time: `key` is when the last of the oldest was written at
+    most.
     """
 
     delivered: int | None
@@ -346,7 +350,7 @@ class OldestFinished(NamedTuple):
 
 
 class MessageView(NamedTuple):
-    """What operators are told of one message: without its body, and once it is delivered without its headers."""
+    """What operators see of one message: without its body, and once it is delivered without its headers."""
 
     message: Message
     size: int
@@ -383,7 +387,7 @@ class StoreStatistics(NamedTuple):
 
 
 class StoreRoom(NamedTuple):
-    """How full a store is. `is_scarce`: what can go early goes."""
+    """How full a store is. `is_scarce`: what can be removed early is."""
 
     used_bytes: int
     is_scarce: bool
@@ -420,7 +424,7 @@ class Commit(NamedTuple):
     accepted: Sequence[Message] = ()
     arrived: Sequence[Entry] = ()
     changed: Sequence[LaneChange] = ()
-    earliest_wake: int = NO_LIMIT
+    earliest_wake: int = NEVER
     is_scarce: bool = False
 
 
@@ -487,30 +491,32 @@ class StoreListener:
 
 
 class Store(Acceptance, Protocol):
-    """Durable state. `submit` may be called from the loop only; what it hands over is committed in that order."""
+    """Durable state. `submit` may be called from the loop only; operations are committed in the order of submission."""
 
     listener: StoreListener
 
     def submit(self, operation: Operation) -> None: ...
 
     async def perform(self, operation: Operation) -> Any:
-        """Submit, wait for the commit, return the result or raise what became of it."""
+        """Submit, wait for the commit, and return the result or raise the error."""
 
     @property
     def is_swept_here(self) -> bool:
-        """Whether what is past its retention is this process's to remove."""
+        """Whether this process removes what is past its retention."""
 
     @property
     def pending(self) -> int:
-        """Operations not yet on disk: whoever produces them holds back above a bound."""
+        """Operations not yet on disk. Producers wait while there are too many."""
 
     async def survey(self, asks: Sequence[LaneQuery], bytes_wanted: int = NO_LIMIT) -> list[LaneView]:
-        """What is asked of lanes, in this order. Once more than `bytes_wanted` were read, the rest may be left out."""
+        """Returns a view for each query, in order. Once more than `bytes_wanted` were read, the rest may be missing."""
 
     async def agenda(
         self, now: int, limit: int, skip: Container[str], classes: Container[int] = ALL_CLASSES, since: int = 0
     ) -> Agenda:
-        """Lanes that need attention from `since` to `now`, of hosts of these classes as far as the store knows them."""
+        """Returns lanes that need attention from `since` to `now`, of hosts of these classes as far as the store knows
+        them.
+        """
 
     async def oldest_finished(self) -> OldestFinished: ...
 
@@ -521,10 +527,10 @@ class Store(Acceptance, Protocol):
     ) -> tuple[list[MessageView], MessageId | None]: ...
 
     async def dead(self, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
-        """Dead letters whole, and where to go on."""
+        """Returns dead letters whole, and where to go on."""
 
     async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-        """Messages that are neither delivered nor dead, whole, and where to go on."""
+        """Returns messages that are neither delivered nor dead, whole, and where to go on."""
 
     async def circuit(self, key: str) -> CircuitView | None: ...
 
@@ -535,21 +541,19 @@ class Store(Acceptance, Protocol):
     async def statistics(self) -> StoreStatistics: ...
 
     async def room(self) -> StoreRoom:
-        """A small part of the statistics that costs nothing, however much waits."""
+        """A small part of the statistics, at a cost that does not depend on how much waits."""
 
 
 class SharedStore(Store, Protocol):
-    """A store that replicas share. Each host has one owner among them, which alone delivers to it and writes what
-    follows from that; any replica accepts. What is read and what the agenda names are the owner's own lanes.
+    """A store that replicas share. Any replica accepts messages. Each host has one owner among the replicas, which
+    alone delivers to it and writes its outcomes. Reads and the agenda cover the lanes of this replica's own hosts.
     """
 
     def owns(self, host: str) -> bool:
         """Whether this replica delivers to a host."""
 
     def is_leaving(self, host: str) -> bool:
-        """Whether a host of this replica's goes to another."""
+        """Whether a host of this replica goes to another one."""
 
-    def left(self) -> None: ...
-
-
-NEVER = 1 << 62
+    def left(self) -> None:
+        """Something of a leaving host has ended here."""

@@ -1,4 +1,4 @@
-"""How things look on disk: versioned msgpack records, and keys whose byte order is their meaning.
+"""Records and keys as bytes: versioned msgpack records, and keys whose byte order has a meaning.
 
     key or value        bytes
     ------------        -----
@@ -8,16 +8,14 @@
     attempts            16 id, or 16 id | ff for their answers     (older versions: 16 id | number of the attempt)
     number              2 bytes; from 65,535 on ff ff and 4 bytes  (order is kept)
     agenda              8 ms | lane key
-    idempotency         4 epoch | 16 digest                        (keys.py tells when an epoch began)
-    shift               8 number of the group                      (shares.py tells what it is for)
+    idempotency         4 epoch | 16 digest                        (see keys.py)
+    shift               8 number of the group                      (see shares.py)
     lane                UTF-8 of its name, at most core.message.LANE_NAME_LIMIT bytes
     place               >BQQHIB standing, born, due, retry, attempts, held
     record              msgpack array whose first element is the record's version
 
-Messages and delivered records have version 2, which ends in `signed`; those of version 1 are read as not signed. All
-other records have version 1.
-
-Tables and what they hold are drawn in tables.py.
+Messages and delivered records have version 2, which ends in `signed`; version 1 is read as not signed. All other
+records have version 1. embedded/tables.py lists the tables.
 """
 
 import struct
@@ -50,7 +48,7 @@ INLINE_LIMIT = 1_990
 LONG_NUMBERS = 0xFFFF
 """The first number that takes more than two bytes in a key."""
 PIECE = 4_080
-"""Bodies apart are cut so that each piece fills one page: whole 64 KiB values fragment the file."""
+"""Bodies kept apart are cut so that a piece fills one page: whole values of 64 KiB fragment the file."""
 
 _PLACE = struct.Struct(">BQQHIB")
 _KEY = struct.Struct(">16s16sQ")
@@ -81,7 +79,7 @@ def unstamp(value: bytes) -> tuple[int, MessageId]:
 
 
 def decode_latest(value: bytes) -> tuple[int, MessageId]:
-    """The last moment and id of a store. Moments fit into an id; the id may be of a later one, if it was imported."""
+    """Returns the last moment and id of a store. Moments fit into an id; the id may be later, if it was imported."""
     ms, id = unstamp(value)
     if len(value) != 24 or ms >= 1 << 48:
         raise CorruptRecord("the latest moment and id")
@@ -105,7 +103,7 @@ def idempotency_key(epoch: int, digest: bytes) -> bytes:
 
 
 def encode_key(id: MessageId, body: bytes, at: int) -> bytes:
-    """What an idempotency key was used for: the message, its body's digest, and when."""
+    """What an idempotency key was used for: the message, the digest of its body, and when."""
     return _KEY.pack(id, body, at)
 
 
@@ -130,32 +128,20 @@ def decode_place(value: bytes) -> Place:
 
 
 def encode_message(message: Message) -> tuple[bytes, list[bytes]]:
-    """The record, and the pieces of the body that do not fit into it."""
-    body = message.body
-    head = [
-        MESSAGE_VERSION,
-        message.lane,
-        message.host,
-        message.scheme,
-        message.authority,
-        message.path,
-        message.method,
-        [part for header in message.headers for part in header],
-        message.accepted_at,
-        message.born,
-        message.route,
-        len(body),
-    ]
+    """Returns the record, and the pieces of a body that does not fit into it."""
+    _, lane, host, scheme, authority, path, method, headers, body, accepted_at, born, route, signed = message
+    flat = [part for header in headers for part in header]
+    head = [MESSAGE_VERSION, lane, host, scheme, authority, path, method, flat, accepted_at, born, route, len(body)]
     if len(body) < INLINE_LIMIT:
-        record = pack([*head, body, message.signed])
+        record = pack([*head, body, signed])
         if len(record) <= INLINE_LIMIT:
             return record, []
     pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
-    return pack([*head, None, message.signed]), pieces
+    return pack([*head, None, signed]), pieces
 
 
 def decode_message(id: MessageId, value: bytes) -> tuple[Message, int, bool]:
-    """The message, its body's size, and whether the body is still to be fetched from its pieces."""
+    """Returns the message, its body's size, and whether the body is in pieces and still to be read."""
     try:
         fields = _unpack_message(value)
         lane, host, scheme, authority, path, method, flat, accepted_at, born, route, size, body, signed = fields
@@ -169,7 +155,7 @@ def decode_message(id: MessageId, value: bytes) -> tuple[Message, int, bool]:
 
 
 def message_or_none(id: MessageId, value: bytes) -> Message | None:
-    """The same for whoever can do without a message that can't be read."""
+    """Returns None for a message that can't be read."""
     try:
         return decode_message(id, value)[0]
     except CorruptRecord:
@@ -177,30 +163,15 @@ def message_or_none(id: MessageId, value: bytes) -> Message | None:
 
 
 def encode_delivered(message: Message, attempt: Attempt, finished_at: int, size: int | None = None) -> bytes:
-    """`size` is the body's, where the message comes without it."""
-    return pack(
-        [
-            MESSAGE_VERSION,
-            message.lane,
-            message.host,
-            message.scheme,
-            message.authority,
-            message.path,
-            message.method,
-            message.accepted_at,
-            message.born,
-            message.route,
-            len(message.body) if size is None else size,
-            finished_at,
-            attempt.number,
-            _attempt_fields(attempt),
-            message.signed,
-        ]
-    )
+    """`size` is the body's, if the message comes without it."""
+    _, lane, host, scheme, authority, path, method, _, body, accepted_at, born, route, signed = message
+    head = [MESSAGE_VERSION, lane, host, scheme, authority, path, method, accepted_at, born, route]
+    size = len(body) if size is None else size
+    return pack([*head, size, finished_at, attempt.number, _attempt_fields(attempt), signed])
 
 
 def decode_delivered(id: MessageId, value: bytes) -> tuple[Message, int, int, Attempt]:
-    """The message without body and headers, its size, when it was delivered, and the attempt that did it."""
+    """Returns the message without body and headers, its size, when it was delivered, and the successful attempt."""
     try:
         fields = _unpack_message(value)
         lane, host, scheme, authority, path, method, accepted_at, born, route, size, at, number, last, signed = fields
@@ -246,7 +217,7 @@ def decode_attempts(value: bytes) -> list[list[Any]]:
 
 
 def encode_answers(answers: dict[int, bytes]) -> bytes:
-    """Numbers of attempts, each with its answer."""
+    """Maps numbers of attempts to their answers."""
     return pack([VERSION, *(part for item in answers.items() for part in item)])
 
 
@@ -271,7 +242,7 @@ def decode_dead(value: bytes) -> tuple[bytes, DeadReason]:
 
 
 def encode_sums(sums: dict[str, int]) -> bytes:
-    """Hosts and what they hold."""
+    """Maps hosts to the bytes that they hold."""
     return pack([part for item in sums.items() for part in item])
 
 
@@ -346,7 +317,7 @@ def decode_lane(value: bytes) -> LaneRecord:
 
 
 def lane_or_none(value: bytes | None) -> LaneRecord | None:
-    """One that can't be read counts as none: its circuit starts anew and is written over it."""
+    """Returns None for a record that can't be read: the circuit starts anew and overwrites it."""
     try:
         return None if value is None else decode_lane(value)
     except CorruptRecord:
@@ -354,37 +325,20 @@ def lane_or_none(value: bytes | None) -> LaneRecord | None:
 
 
 def _attempt_fields(attempt: Attempt) -> list[Any]:
-    return [
-        attempt.kind,
-        attempt.at,
-        attempt.duration,
-        attempt.address,
-        attempt.status,
-        attempt.error,
-        attempt.detail,
-        attempt.fault,
-        attempt.answer,
-    ]
+    """All fields but the number."""
+    _, kind, at, duration, address, status, error, detail, fault, answer = attempt
+    return [kind, at, duration, address, status, error, detail, fault, answer]
 
 
 def _attempt(number: int, fields: list[Any]) -> Attempt:
     kind, at, duration, address, status, error, detail, fault, answer = fields
-    return Attempt(
-        number,
-        AttemptKind(kind),
-        at,
-        duration,
-        address,
-        status,
-        ErrorKind(error) if error else None,
-        detail,
-        Fault(fault) if fault else None,
-        answer,
-    )
+    error = ErrorKind(error) if error else None
+    fault = Fault(fault) if fault else None
+    return Attempt(number, AttemptKind(kind), at, duration, address, status, error, detail, fault, answer)
 
 
 def _unpack(value: bytes) -> list[Any]:
-    """The fields after the version. msgpack's own errors are ValueErrors, except those for what is no array."""
+    """Returns the fields after the version. msgpack raises ValueErrors, and TypeError for what is no array."""
     fields: list[Any]
     version, *fields = msgpack.unpackb(value)
     if version != VERSION:
@@ -393,7 +347,7 @@ def _unpack(value: bytes) -> list[Any]:
 
 
 def _unpack_message(value: bytes) -> list[Any]:
-    """The same of a message or a delivered record, with the fields of today's version."""
+    """The same for messages and delivered records, with the fields of the current version."""
     fields: list[Any]
     version, *fields = msgpack.unpackb(value)
     if version == VERSION:

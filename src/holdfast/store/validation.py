@@ -1,7 +1,7 @@
-"""Whether one row can be read: stricter than reads.py, which trusts what the ledger wrote.
+"""Checks records strictly: a record may decode and still carry a number where a name belongs.
 
-A record may decode and still carry a number where a name belongs. Whoever checks a whole store, or takes records from
-a file, asks here first; after that nobody needs to look at types again.
+Reads of delivery trust what the ledger wrote. Checks of a whole store and imports use these functions; after that no
+one needs to look at types again.
 """
 
 import struct
@@ -15,19 +15,19 @@ from holdfast.store import records
 from holdfast.store.port import LaneRecord
 
 ANSWERS = b"\xff"
-"""What the key of the answers has after the id."""
+"""Follows the id in the key of a message's answers."""
 
 ID = 16
 """Bytes of a message's id."""
 
 UNREADABLE = (CorruptRecord, ValueError, TypeError, LookupError, struct.error)
-"""What decoding garbage can end with: records.py maps most of it, and a checker must survive the rest."""
+"""What decoding garbage can raise. records.py maps most of it to CorruptRecord."""
 
 _NOTHING = type(None)
 
 
 def readable_message(id: MessageId, value: bytes) -> tuple[Message, int, bool] | None:
-    """A message as records.decode_message gives it, or None. Whether a body apart is whole is not asked here."""
+    """Returns the result of records.decode_message, or None. A body kept apart may still be incomplete."""
     try:
         message, size, apart = records.decode_message(id, value)
         check_message(message, size)
@@ -37,7 +37,7 @@ def readable_message(id: MessageId, value: bytes) -> tuple[Message, int, bool] |
 
 
 def check_message(message: Message, size: Any) -> None:
-    """The fields that messages and delivered records have in common."""
+    """Checks the fields that messages and delivered records share."""
     check_name("lane", message.lane)
     check_name("host", message.host)
     for text in (message.scheme, message.authority, message.method):
@@ -52,7 +52,7 @@ def check_message(message: Message, size: Any) -> None:
 
 
 def delivered_of(id: MessageId, value: bytes) -> tuple[Message, int, int, Attempt]:
-    """As records.decode_delivered gives it, checked."""
+    """Returns the result of records.decode_delivered, checked."""
     message, size, finished_at, attempt = records.decode_delivered(id, value)
     check_message(message, size)
     check_attempt(attempt)
@@ -69,7 +69,7 @@ def check_attempt(attempt: Attempt) -> None:
 
 
 def fields_of(value: bytes) -> list[list[Any]]:
-    """The fields of each attempt in a list, which records.attempt_of takes."""
+    """Returns the fields of each attempt, as records.attempt_of takes them."""
     attempts = records.decode_attempts(value)
     for fields in attempts:
         check_type(fields, list)
@@ -86,7 +86,7 @@ def answers_of(value: bytes) -> dict[int, bytes]:
 
 
 def lane_of(key: bytes, value: bytes) -> LaneRecord:
-    """The record of a lane, checked."""
+    """Returns the record of a lane, checked."""
     record = records.decode_lane(value)
     check_lane(record)
     if records.lane_key(record.key) != key:
@@ -127,14 +127,14 @@ def check_type(value: object, *kinds: type) -> None:
 
 
 def check_name(what: str, name: Any) -> None:
-    """A name is a key of a table, and those have a length."""
+    """Names are keys of tables, whose length is limited."""
     check_type(name, str)
     if not 0 < len(name.encode()) <= LANE_NAME_LIMIT:
         raise CorruptRecord(f"a {what}'s name of {len(name.encode())} bytes")
 
 
 def is_name(name: bytes) -> bool:
-    """Whether these bytes can be a lane's or a host's name."""
+    """Whether these bytes can be the name of a lane or a host."""
     try:
         check_name("lane", name.decode())
     except UNREADABLE:
@@ -151,6 +151,3 @@ def check_count(number: Any) -> None:
 def check_moments(moments: Iterable[Any]) -> None:
     for moment in moments:
         check_count(moment)
-
-
-# -- one reader a table ----------------------------------------------------------------------------------------------

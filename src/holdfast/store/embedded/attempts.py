@@ -1,10 +1,10 @@
-"""The failed attempts of a message in two rows: all attempts, and the answers of the few that keep one.
+"""The failed attempts of a message in two rows: one for the attempts, one for the few answers that are kept.
 
-A row for each attempt, with its answer in it, would leave a page behind for each: LMDB does not merge pages when a
-value shrinks. Here each row fits one page, so a message's attempts take two pages at most, whatever happens to it.
+A row for each attempt, with its answer, would leave a page behind for each: LMDB does not merge pages when a value
+shrinks. Each of these rows fits one page, so a message's attempts take two pages at most.
 
-Older versions wrote a row for each attempt, under its number. Such rows are read, and replaced when the next attempt is
-recorded.
+Older versions wrote a row for each attempt, under its number. These rows are read, and replaced when the next attempt
+is recorded.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ def prepare(attempt: Attempt) -> EncodedAttempt:
 
 
 def record(transaction: Transaction, id: MessageId, made: EncodedAttempt) -> None:
-    """Add an attempt to those of its message, and drop what is not kept beside it."""
+    """Add an attempt to those of its message, and drop the ones that are no longer kept."""
     latest = made.fields[0]
     before, answers = _stored(transaction, id) if latest > 1 else ([], {})
     kept = [fields for fields in before if fields[0] < latest and store_rules.is_kept(fields[0], latest)]
@@ -52,7 +52,7 @@ def _replace(transaction: Transaction, key: bytes, value: bytes | None, *, is_th
 
 
 def rows_of(id: MessageId, attempts: list[Attempt]) -> list[tuple[Table, bytes, bytes]]:
-    """The rows of attempts that come from elsewhere, no more than are kept."""
+    """Returns the rows of attempts that come from elsewhere, already reduced to those that are kept."""
     answers = {attempt.number: attempt.answer for attempt in attempts if attempt.answer is not None}
     rows = []
     if attempts:
@@ -63,7 +63,7 @@ def rows_of(id: MessageId, attempts: list[Attempt]) -> list[tuple[Table, bytes, 
 
 
 def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
-    """All that can be read, in order."""
+    """Returns all readable attempts, in order."""
     found: dict[int, Attempt] = {}
     answers: dict[int, bytes] = {}
     for key, value in prefixed(transaction, Table.ATTEMPTS, id):
@@ -83,10 +83,10 @@ def attempts_of(transaction: Transaction, id: MessageId) -> list[Attempt]:
 
 
 def _stored(transaction: Transaction, id: MessageId) -> tuple[list[list[Any]], dict[int, bytes]]:
-    """The fields of the attempts on record, and their answers. Rows of older versions leave with this transaction."""
+    """Returns the fields of the recorded attempts, and their answers. Deletes rows of older versions."""
     stored = transaction.get(Table.ATTEMPTS, id)
     if stored is None:
-        return _taken_over(transaction, id)
+        return _migrated(transaction, id)
     answers = transaction.get(Table.ATTEMPTS, id + ANSWERS)
     key = id
     try:
@@ -98,7 +98,7 @@ def _stored(transaction: Transaction, id: MessageId) -> tuple[list[list[Any]], d
         return ([], {}) if key == id else (fields, {})
 
 
-def _taken_over(transaction: Transaction, id: MessageId) -> tuple[list[list[Any]], dict[int, bytes]]:
+def _migrated(transaction: Transaction, id: MessageId) -> tuple[list[list[Any]], dict[int, bytes]]:
     older = store_rules.kept_attempts(attempts_of(transaction, id))
     for key in [key for key, _ in prefixed(transaction, Table.ATTEMPTS, id)]:
         transaction.delete(Table.ATTEMPTS, key)

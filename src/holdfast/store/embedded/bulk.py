@@ -1,6 +1,6 @@
-"""What changes many messages at once, in bounded steps: expiry, replay, forgetting lanes, retention.
+"""Operations on many messages, in bounded steps: expiry, replay, removal, forgetting lanes, retention.
 
-Each costs by what it removes or moves; the caller repeats it until less than the limit came back.
+A step costs by what it removes or moves. The caller repeats it until fewer than the limit came back.
 """
 
 from itertools import islice
@@ -97,7 +97,7 @@ def drop_messages(work: GroupWork, operation: DropMessages, encoded: None) -> Bu
 
 
 def retry_now(work: GroupWork, operation: RetryNow, encoded: None) -> Retried:
-    """A message whose turn only its lane decides is due already; one that waits for a time no longer does."""
+    """A message in RETRY becomes due. One that waits for its lane's turn is due already."""
     stored = work.message_of(operation.id)
     if stored is None:
         known = work.transaction.get(Table.DELIVERED, operation.id) is not None
@@ -128,7 +128,9 @@ def forget(work: GroupWork, operation: Forget, encoded: None) -> bool:
 
 
 def evict_lanes(work: GroupWork, operation: EvictLanes, encoded: None) -> Evicted:
-    """By WAKE: that of an idle lane is when it would be forgotten. A step looks at a bounded number of lanes."""
+    """In the order of WAKE: for an idle lane that is when it would be forgotten. A step looks at a bounded number of
+    lanes.
+    """
     prefix = moment_key(Moment.WAKE)[:1]
     start = prefix if operation.after is None else operation.after + b"\0"
     rows = [key for key, _ in islice(work.transaction.scan(Table.MOMENTS, start), operation.limit)]
@@ -187,7 +189,7 @@ def _purge_delivered(work: GroupWork, before: int, limit: int) -> int:
 
 
 def _purge_dead(work: GroupWork, before: int, limit: int) -> int:
-    """A letter that can't be read leaves at its time too, or the sweep would come for it again and again."""
+    """Unreadable letters are removed at their time too, or the sweep would meet them again and again."""
     letters: list[tuple[bytes, bytes]] = []
     for letter, value in work.transaction.scan(Table.DEAD):
         if unstamp(letter)[0] >= before or len(letters) >= limit:

@@ -1,7 +1,11 @@
-"""The data file on its volume, and who may look into its map.
+"""The data file on its volume, its map, and the map's pages in this process's memory.
 
-LMDB's map is kept as large as the part of the file that the volume has really given. So a commit never meets a full
+LMDB's map is kept as large as the part of the file that the volume has really allocated. So a commit never meets a full
 volume: LMDB runs out of map first, and says so before it writes anything.
+
+Every page of a map that was read counts as resident until the kernel needs it elsewhere. A drain of a million messages
+made that two gigabytes, which whoever pays for a sidecar sees. So the pages are handed back when they are many. They
+stay in the kernel's cache: reading one again costs a minor fault.
 """
 
 import errno
@@ -15,23 +19,30 @@ from holdfast.core.errors import CommitFailed
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""Some file systems can't extend a file ahead; there a full volume fails the commit, and that is all that is lost."""
+"""Some file systems can't allocate ahead. There a full volume fails the commit."""
 PAGE = 4_096
+MOST = 48 << 20
+"""Bytes of resident files above which the map is handed back. The program and its libraries are 12 MB of it."""
+LOOK_EVERY = 128
+"""Transactions between two looks at the resident bytes."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_DONTNEED = 4
+_SHARED_PAGES = 2
 
 
 class DataFile:
-    """An open data file. `size` is how much of it the volume has given for sure."""
+    """An open data file. `size` is how much of it the volume has allocated."""
 
     def __init__(self, path: Path, at_least: int) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         self.size = 0
-        # A copy of a store may have holes: what is there has to be given too.
+        # A copied store may have holes: these have to be allocated too.
         there = os.fstat(self.descriptor).st_size // PAGE * PAGE
         if not (self.allocate(max(there, at_least)) or self.allocate(there)):
             self.size = 0
 
     def allocate(self, size: int) -> bool:
-        """Whether the volume has given this much of the file."""
+        """Returns whether the volume has allocated this much of the file."""
         size = -(-size // PAGE) * PAGE
         try:
             os.posix_fallocate(self.descriptor, 0, size)
@@ -48,7 +59,7 @@ class DataFile:
 
 
 class Gate:
-    """Read transactions pass together, from any thread. The map is replaced when none of them is open."""
+    """Read transactions enter together, from any thread. The map is replaced while none is open."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -56,10 +67,10 @@ class Gate:
         self._closed = False
 
     def enter(self) -> int:
-        """Returns what `leave` has to be told."""
+        """Returns the argument for `leave`."""
         thread = threading.get_ident()
         with self._changed:
-            # Whoever is inside already would wait for itself.
+            # A thread that is inside already would wait for itself.
             while self._closed and thread not in self._inside:
                 self._changed.wait()
             self._inside[thread] = self._inside.get(thread, 0) + 1
@@ -74,7 +85,7 @@ class Gate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Nobody is inside, and nobody gets in."""
+        """No transaction is open, and none can begin."""
         with self._changed:
             assert threading.get_ident() not in self._inside, "the map can't be replaced under a read transaction"
             self._closed = True
@@ -88,32 +99,22 @@ class Gate:
                 self._changed.notify_all()
 
 
-MOST = 48 << 20
-"""Bytes of files resident above which the map is handed back. The program itself and its libraries are 12 MB of it."""
-LOOK_EVERY = 128
-"""Transactions between two looks at how many they are."""
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_DONTNEED = 4
-_SHARED_PAGES = 2
-
-
 class ResidentPages:
-    """`data` is a descriptor of the mapped file."""
+    """Hands back the pages of the map, by a descriptor of the mapped file."""
 
     def __init__(self, data: int) -> None:
         self._data = data
         self._transactions = 0
 
     def count(self) -> None:
-        """A transaction begins."""
+        """Called at the begin of each transaction."""
         self._transactions += 1
         if self._transactions % LOOK_EVERY == 0 and resident_files() > MOST:
             hand_back(self._data)
 
 
 def resident_files() -> int:
-    """Bytes of mapped files in this process's memory; 0 where the system does not tell."""
+    """Returns the bytes of mapped files in this process's memory; 0 where /proc is missing."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[_SHARED_PAGES]) * _PAGE
     except OSError:
@@ -121,8 +122,8 @@ def resident_files() -> int:
 
 
 def hand_back(data: int) -> None:
-    """Take the pages of this file out of the process's memory. For maps that are only read through."""
-    # Only here: most sidecars never need it, and it is a megabyte.
+    """Drop the pages of this file from the process's memory. Only for maps that are not written through."""
+    # Imported late: most sidecars never need it, and it takes a megabyte.
     import ctypes
 
     madvise = ctypes.CDLL(None).madvise
@@ -132,7 +133,7 @@ def hand_back(data: int) -> None:
 
 
 def _spans(inode: int) -> list[tuple[int, int]]:
-    """Where a file is mapped. By its number and name: what /proc calls a device is not always what stat does."""
+    """Returns where a file is mapped. By inode and name: the device in /proc may differ from that of stat."""
     found = []
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         fields = line.split(maxsplit=5)

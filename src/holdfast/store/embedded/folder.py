@@ -1,4 +1,4 @@
-"""The folder that a gateway has on its machine: for its owner alone, and for one process at a time."""
+"""The folder of a store: private, on a local file system, and used by one process at a time."""
 
 import fcntl
 import logging
@@ -14,17 +14,21 @@ from holdfast.store.files import sync_folder
 LOCK = "holdfast.lock"
 SET_ASIDE = "set-aside-"
 WRITTEN = (LOCK, "data.mdb", "lock.mdb")
-"""Files that are opened and written to if they are there; all others are made anew."""
+"""Files that are opened and written to if they exist. All others are made anew."""
 OWN_NAMES = frozenset({*WRITTEN, "data.mdb.making", "data.mdb.compacting", "control.sock"})
-"""What a gateway puts into its folder, besides files that begin with SET_ASIDE."""
-
+"""Names that a gateway uses in its folder, besides files that begin with SET_ASIDE."""
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"),
+        *("beegfs", "gpfs", "gfs2", "ocfs2", "orangefs", "juicefs", "s3fs", "gcsfuse", "rclone", "blobfuse2"),
+    }
+)
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
-
 _logger = logging.getLogger("holdfast.store")
 
 
 def make_folder(folder: Path) -> None:
-    """Make it if it is not there, for us alone. It may be a link itself; what is written to in it may not."""
+    """Make the folder if it is missing, for this user alone. The folder may be a link; the files in it may not."""
     try:
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -41,12 +45,12 @@ def make_folder(folder: Path) -> None:
 
 
 def take_folder(folder: Path) -> int:
-    """Hold its lock, until the descriptor is closed: a second process must not even open the files."""
+    """Lock the folder until the returned descriptor is closed. A second process must not even open the files."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
-    # For this moment only, a lock of the other kind: whoever finds the folder taken also finds the taker's number.
+    # A short lock of the other kind: a process that finds the folder locked can read the number of the one that has it.
     fcntl.lockf(lock, fcntl.LOCK_EX)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,12 +69,12 @@ def take_folder(folder: Path) -> int:
 
 
 def _close_to_others(folder: Path, descriptor: int) -> None:
-    """A folder that was made beforehand is often open to everyone. One with other things in it is left as it is: a path
-    that was given by mistake must not lock others out. Whatever can't be closed, and others may write to, is told: they
-    could remove or replace what is in it.
+    """A folder that was made beforehand is often open to everyone: it is closed to others, unless it has other files in
+    it. A path given by mistake must not lock others out. A folder that others can still write to is logged: they could
+    replace the store.
     """
-    there = os.fstat(descriptor)
-    mode = stat.S_IMODE(there.st_mode)
+    status = os.fstat(descriptor)
+    mode = stat.S_IMODE(status.st_mode)
     if not mode & _OTHERS:
         return
     names = {name for name in os.listdir(descriptor) if name != "lost+found"}
@@ -79,59 +83,50 @@ def _close_to_others(folder: Path, descriptor: int) -> None:
         with suppress(PermissionError):
             os.fchmod(descriptor, 0o700)
             if names:
-                _tell("folder_closed", folder, there, "it was open to others, and is now its owner's alone")
+                _log("folder_closed", folder, status, "it was open to others, and is now its owner's alone")
             return
     if mode & _OTHERS_WRITE:
         advice = "move other files out of it" if strange else "set store.path to a new folder inside it"
-        _tell("folder_open", folder, there, f"other users may write to it and replace the store; {advice}")
+        _log("folder_open", folder, status, f"other users may write to it and replace the store; {advice}")
 
 
 def _judge_files(folder: Path, descriptor: int) -> None:
-    """Whoever could write to the folder until now may have put something of his own where the store has its files. What
-    would lead elsewhere is refused before it gets a byte. Another owner alone is not: in a pod the user may change, and
-    the group writes.
+    """Anyone who could write to the folder may have put a file where the store has its own. A link is refused before it
+    gets a byte. Another owner alone is only logged: in a pod the user may change, and the group writes.
     """
     trusted = {0, os.geteuid(), os.fstat(descriptor).st_uid}
     for name in WRITTEN:
         try:
-            there = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except FileNotFoundError:
             continue
-        if what := _is_not_ours(there):
+        if what := _is_not_ours(status):
             advice = "holdfast writes to files of its own alone; move it away, or set store.path to another folder"
             raise StoreUnusable(f"{folder / name} {what}; {advice}")
-        if there.st_uid not in trusted:
-            _tell("file_of_another", folder / name, there, "its owner can read and change what is stored")
+        if status.st_uid not in trusted:
+            _log("file_of_another", folder / name, status, "its owner can read and change what is stored")
 
 
-def _is_not_ours(there: os.stat_result) -> str | None:
-    if stat.S_ISLNK(there.st_mode):
+def _is_not_ours(status: os.stat_result) -> str | None:
+    if stat.S_ISLNK(status.st_mode):
         return "is a link"
-    if not stat.S_ISREG(there.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is no plain file"
-    return "has a second name (a hard link)" if there.st_nlink > 1 else None
+    return "has a second name (a hard link)" if status.st_nlink > 1 else None
 
 
-def _tell(event: str, path: Path, there: os.stat_result, detail: str) -> None:
+def _log(event: str, path: Path, status: os.stat_result, detail: str) -> None:
     fields = {
         "path": str(path),
-        "mode": f"{stat.S_IMODE(there.st_mode):04o}",
-        "owner": there.st_uid,
+        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+        "owner": status.st_uid,
         "detail": detail,
     }
     _logger.warning(event, extra={"fields": fields})
 
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "sshfs"),
-        *("beegfs", "gpfs", "gfs2", "ocfs2", "orangefs", "juicefs", "s3fs", "gcsfuse", "rclone", "blobfuse2"),
-    }
-)
-
-
 def refuse_network(folder: Path) -> None:
-    """fsync and locks over a network do not keep what LMDB needs of them."""
+    """fsync and locks over a network do not give what LMDB needs."""
     try:
         mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
     except OSError:
@@ -142,7 +137,7 @@ def refuse_network(folder: Path) -> None:
 
 
 def file_system_of(path: str, mounts: str) -> str:
-    """The file system that a path is on, by the text of /proc/self/mounts; of mounts on one point the last counts."""
+    """Returns the file system of a path by the text of /proc/self/mounts. Of mounts on one point the last counts."""
     best, kind = "", ""
     for line in mounts.splitlines():
         _, point, file_system, *_ = line.split(" ")

@@ -1,6 +1,6 @@
-"""One group under way: its transaction, what it touched so far, and the moves that operations are made of.
+"""One group under way: its transaction, the lanes that it touched, and how messages move between indexes.
 
-Messages move between the indexes drawn in tables.py; each move here keeps all indexes of one message in step.
+Each method keeps all indexes of one message in step. tables.py shows the indexes.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,8 @@ from holdfast.store.records import lane_key, numbered, stamp
 
 @dataclass(slots=True)
 class Group:
-    """Operations to be committed together, with what was encoded for them on the loop.
-
-    `claim` is the room that its new messages may take, see room.py.
+    """Operations to be committed together, with what was encoded for them on the loop. `claim` is the room that the new
+    messages may take, see room.py.
     """
 
     operations: Sequence[Operation]
@@ -47,7 +46,7 @@ class GroupWork:
 
     @property
     def epochs(self) -> list[keys.Epoch]:
-        """Those of idempotency keys: read once a group. Removing keys forgets them."""
+        """Read once for a group, and again after keys were purged."""
         if self._epochs is None:
             self._epochs = keys.epochs(self.transaction)
         return self._epochs
@@ -57,7 +56,7 @@ class GroupWork:
         return keys.purge(self.transaction, before, limit)
 
     def ensure_lane(self, lane: str, host: str) -> None:
-        """Every message's lane has a record: what is not there can't be woken."""
+        """Make sure that a message's lane has a record: a lane without one is never woken."""
         if self.is_known(lane):
             return
         self._lanes.add(lane)
@@ -68,18 +67,18 @@ class GroupWork:
             self.touched.add(lane)
 
     def is_known(self, lane: str) -> bool:
-        """Whether this group has already made sure that a lane's record is there, or will write it."""
+        """Whether this group has made sure of a lane's record, or writes it at its end."""
         return lane in self._lanes or lane in self.group.lanes
 
     def has_queue(self, lane: str, key: bytes) -> bool:
-        """Whether something waits in this lane: asked of the table once a lane and group."""
+        """Whether messages wait in a lane; read once for a lane and group."""
         known = self._queues.get(lane)
         if known is None:
             known = self._queues[lane] = first_value(self.transaction, Table.WAITING, key) is not None
         return known
 
     def enqueue(self, id: MessageId, lane: str, place: Place) -> None:
-        """Behind the others of its lane. The place of a message that was never tried is told by its being there."""
+        """Add a message to its lane's queue. Without attempts it needs no row in PLACES."""
         self.transaction.add(Table.WAITING, lane_key(lane), stamp(place.born, id))
         if place.attempts:
             self.set_place(id, place)
@@ -87,7 +86,7 @@ class GroupWork:
         self.touched.add(lane)
 
     def set_retry(self, id: MessageId, lane: str, place: Place) -> None:
-        """Among those due later: by due time, by age, and with what is known of it."""
+        """Add a message to those due later: by due time, by age, and its place."""
         key = lane_key(lane)
         self.transaction.add(Table.RETRY, key, stamp(place.due, id))
         self.transaction.add(Table.AGING, key, stamp(place.born, id))
@@ -105,7 +104,7 @@ class GroupWork:
         self.transaction.put(Table.PLACES, id, records.encode_place(place))
 
     def leave(self, id: MessageId, lane: str, place: Place) -> bool:
-        """Take a message out of the index that it stands in; False if it did not stand there any more."""
+        """Take a message out of its index. Returns False if it is not there any more."""
         if place.standing is Standing.ACTIVE:
             return self.transaction.delete(Table.ACTIVE, id)
         self.touched.add(lane)
@@ -126,7 +125,7 @@ class GroupWork:
         return next(self.transaction.values(table, lane_key(lane), value), None) == value
 
     def current_place(self, id: MessageId, lane: str, place: Place) -> Place | None:
-        """Where a message stands that was read at a place: still there, or where an operator's retry put it since;
+        """Returns the place of a message that was read at `place`: the same, or where an operator's retry put it since.
         None if it was dropped, or another outcome came first.
         """
         if self.stands(id, lane, place):
@@ -142,12 +141,12 @@ class GroupWork:
         self.set_place(id, place)
 
     def remove_dead(self, letter: bytes, lane: str) -> None:
-        """Take a message out of the dead letters; what becomes of it is the caller's to say."""
+        """Take a message out of the dead letters."""
         self.transaction.remove(Table.DEAD_LANE, lane_key(lane), letter)
         self.transaction.delete(Table.DEAD, letter)
 
     def erase_all(self, id: MessageId) -> None:
-        """Remove a message that stands in no index any more, with all that is known of it."""
+        """Remove a message that is in no index any more, with its place and attempts."""
         self.transaction.delete(Table.PLACES, id)
         self.erase_numbered(Table.ATTEMPTS, id)
         found = self.message_of(id)
@@ -157,7 +156,7 @@ class GroupWork:
             self.erase(*found)
 
     def message_of(self, id: MessageId) -> tuple[Message, int] | None:
-        """A message without its body, and the body's size; None if there is no record of it that can be read."""
+        """Returns a message without its body, and the body's size; None if it is not there or can't be read."""
         value = self.transaction.get(Table.MESSAGES, id)
         try:
             return None if value is None else records.decode_message(id, value)[:2]
@@ -165,7 +164,7 @@ class GroupWork:
             return None
 
     def erase(self, message: Message, size: int) -> None:
-        """Remove the record and the body; attempts and index entries are others' to remove."""
+        """Remove the record and the body, and release the host's share."""
         self.erase_record(message.id, size)
         self.room.release(message.host, size)
 

@@ -1,7 +1,10 @@
-"""Where a message belongs: the index entries that its place asks for, and which entries stand there without being
-asked for.
+"""What is derived from messages and lanes: index entries of a message, and the summary and moments of a lane.
 
-A place in PLACES decides. A message without one was never tried: it is active, or waits since it was born.
+The place in PLACES decides which entries a message has. A message without one was never tried: it is active, or waits
+since it was born.
+
+Summaries answer without a scan over lanes: which lanes are disabled, what is oldest, due next, or expires first. A lane
+that is not in memory is woken by its WAKE moment.
 """
 
 import struct
@@ -19,26 +22,30 @@ from holdfast.store.embedded.tables import Moment, Table, Transaction, has_row, 
 from holdfast.store.port import NEVER
 from holdfast.store.records import lane_key, lane_or_none, stamp, unstamp
 
-IndexEntry = tuple[Table, bytes, bytes]
-"""One index entry: its table, key and value."""
-
 INDEXES = (Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING, Table.DEAD, Table.DEAD_LANE)
+IndexEntry = tuple[Table, bytes, bytes]
+"""The table, key and value of an entry."""
+_SUMMARY = struct.Struct(">BQQQQ")
+"""The circuit's state and the host's class in one byte, then the moments."""
+_STATE_MASK, _CLASS_SHIFT = 0x0F, 4
+_STATES = list(CircuitState)
+_NOTHING = _SUMMARY.pack(0, 0, 0, 0, 0)
 
 
 def place_of(transaction: Transaction, message: Message) -> Place:
-    """The stored place, or that of a message which was never tried. Raises CorruptRecord if it can't be read."""
+    """Returns the stored place, or the default of a message that was never tried. Raises CorruptRecord."""
     active = transaction.get(Table.ACTIVE, message.id) is not None
     return reads.place_of(transaction, message.id, Place(Standing.ACTIVE if active else Standing.WAITING, message.born))
 
 
 def is_default_place(message: Message, place: Place) -> bool:
-    """Whether this is the place of a message that has none in PLACES."""
+    """Whether a message with this place needs no row in PLACES."""
     fresh = place.standing in (Standing.ACTIVE, Standing.WAITING)
     return fresh and place == Place(place.standing, message.born)
 
 
 def index_entries(message: Message, place: Place, reason: DeadReason = DeadReason.EXHAUSTED) -> list[IndexEntry]:
-    """The entries that a message with this place has, and no others."""
+    """Returns all entries that a message with this place has."""
     lane, id = lane_key(message.lane), message.id
     if place.standing is Standing.ACTIVE:
         return [(Table.ACTIVE, id, lane)]
@@ -50,10 +57,10 @@ def index_entries(message: Message, place: Place, reason: DeadReason = DeadReaso
     return [(Table.DEAD, moment, records.encode_dead(lane, reason)), (Table.DEAD_LANE, lane, moment)]
 
 
-def has_entry(transaction: Transaction, seat: IndexEntry) -> bool:
-    """Whether an entry is there. Of a dead letter the key counts: its reason is known nowhere else."""
-    table, key, _ = seat
-    return transaction.get(table, key) is not None if table is Table.DEAD else has_row(transaction, *seat)
+def has_entry(transaction: Transaction, entry: IndexEntry) -> bool:
+    """Whether an entry is there. For a dead letter only the key counts: its reason is stored nowhere else."""
+    table, key, _ = entry
+    return transaction.get(table, key) is not None if table is Table.DEAD else has_row(transaction, *entry)
 
 
 def entry_id(table: Table, key: bytes, value: bytes) -> MessageId:
@@ -62,15 +69,8 @@ def entry_id(table: Table, key: bytes, value: bytes) -> MessageId:
     return unstamp(key if table is Table.DEAD else value)[1]
 
 
-_SUMMARY = struct.Struct(">BQQQQ")
-"""State and class of the host in one byte, then the moments."""
-_STATE_MASK, _CLASS_SHIFT = 0x0F, 4
-_STATES = list(CircuitState)
-_NOTHING = _SUMMARY.pack(0, 0, 0, 0, 0)
-
-
 def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
-    """Bring UNWELL and MOMENTS in line with a lane that changed. Returns its new wake, if it has another one."""
+    """Update UNWELL and MOMENTS for a lane that changed. Returns its new wake if that differs, else NEVER."""
     key = lane_key(lane)
     there = transaction.get(Table.LANES, key) is not None
     new = summary_of(transaction, key, rules) if there else _NOTHING
@@ -91,7 +91,7 @@ def summarise(transaction: Transaction, lane: str, rules: StoreRules) -> int:
 
 
 def _read(transaction: Transaction, key: bytes, summary: bytes) -> tuple[int, ...]:
-    """What was kept of a lane. If that can't be read, its rows in MOMENTS stay until fsck finds them."""
+    """Returns the stored summary. If it can't be read, the lane's rows in MOMENTS stay until fsck finds them."""
     if len(summary) == _SUMMARY.size and summary[0] & _STATE_MASK < len(_STATES):
         return _SUMMARY.unpack(summary)
     transaction.faults.append((Table.SUMMARIES, key, "no summary of a lane"))
@@ -99,7 +99,7 @@ def _read(transaction: Transaction, key: bytes, summary: bytes) -> tuple[int, ..
 
 
 def rows_of_summary(key: bytes, summary: bytes) -> list[tuple[Table, bytes, bytes]]:
-    """What UNWELL and MOMENTS hold of a lane with this summary."""
+    """Returns the rows of UNWELL and MOMENTS for a lane with this summary."""
     first, *moments = _SUMMARY.unpack(summary)
     state = _state(first)
     rows = [(Table.UNWELL, state.encode(), key)] if state is not CircuitState.ENABLED else []
@@ -115,7 +115,7 @@ def _state(first: int) -> CircuitState:
 
 
 def _value_of(moment: Moment, first: int) -> bytes:
-    """With a lane's wake stands its host's class, so that the agenda can pass over those that there is no room for."""
+    """The wake moment carries the host's class, so that the agenda can skip classes without room."""
     host_class = first >> _CLASS_SHIFT
     return bytes([host_class]) if host_class and moment is Moment.WAKE else b""
 
@@ -137,7 +137,7 @@ def _move_moment(transaction: Transaction, key: bytes, moment: Moment, before: i
 
 
 def summary_of(transaction: Transaction, key: bytes, rules: StoreRules) -> bytes:
-    """What a lane's record and its queues amount to, as SUMMARIES keeps it."""
+    """Computes the summary of a lane from its record and its queues."""
     record = lane_or_none(transaction.get(Table.LANES, key))
     circuit = record.circuit if record is not None else Circuit()
     heads = heads_of(transaction, key, probing=circuit.state is CircuitState.DISABLED, writing=True)

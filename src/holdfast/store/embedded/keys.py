@@ -1,9 +1,9 @@
-"""Idempotency keys: kept by epoch, so that those past their time leave together and from one place.
+"""Idempotency keys by epochs, so that expired keys are removed together and from one place.
 
-An epoch is an eighth of the time that a key lives when it begins, and a minute at least; so where keys have to make
-room the oldest leave first, to within an eighth. META tells when each epoch began and when it is over; its number means
-nothing else. So another `ingest.idempotency` loses no key, and a look-up asks only the epochs that a key still alive
-can be in: nine, or a few more for a while after the lifetime grew.
+An epoch lasts an eighth of a key's lifetime, but at least a minute. So if keys have to make room, the oldest go first,
+to within an eighth. META says when each epoch began and ends; its number means nothing else. So a new value of
+`ingest.idempotency` loses no key, and a lookup reads only the epochs that can hold a live key: nine, or a few more for
+a while after the lifetime grew.
 """
 
 import struct
@@ -31,7 +31,7 @@ class Epoch(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a key was used for: the message, its body's digest, and when."""
+    """What a key was used for: the message, the digest of its body, and when."""
 
     id: MessageId
     body: bytes
@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 
 def epochs(transaction: Transaction) -> list[Epoch]:
-    """All that there are, the oldest first."""
+    """Returns all epochs, oldest first."""
     return [
         Epoch(int.from_bytes(key[len(META_EPOCH) :], "big"), *_SPAN.unpack(value))
         for key, value in prefixed(transaction, Table.META, META_EPOCH)
@@ -52,7 +52,7 @@ def put_epoch(transaction: Transaction, epoch: Epoch) -> None:
 
 
 def find(transaction: Transaction, digest: bytes, since: int, known: list[Epoch] | None = None) -> Use | None:
-    """The last use of a key after a moment. `known` are the epochs, where the caller has read them."""
+    """Returns the last use of a key after a moment. `known` are the epochs, if the caller has read them."""
     for epoch in reversed(epochs(transaction) if known is None else known):
         if epoch.ends <= since:
             return None
@@ -72,7 +72,7 @@ def find(transaction: Transaction, digest: bytes, since: int, known: list[Epoch]
 def remember(
     transaction: Transaction, digest: bytes, use: Use, lifetime: int, known: list[Epoch] | None = None
 ) -> None:
-    """A key is used. A new epoch is added to `known`."""
+    """Record the use of a key. A new epoch is added to `known`."""
     known = epochs(transaction) if known is None else known
     epoch = known[-1] if known else Epoch(0, 0, 0)
     if use.at >= epoch.ends:
@@ -83,13 +83,12 @@ def remember(
 
 
 def forget(transaction: Transaction, digest: bytes) -> None:
-    """As if it had never been used."""
     for epoch in epochs(transaction):
         transaction.delete(Table.KEYS, idempotency_key(epoch.number, digest))
 
 
 def purge(transaction: Transaction, before: int, limit: int) -> int:
-    """Remove keys that were used before a moment, by whole epochs and the oldest first. Returns how many."""
+    """Remove keys that were used before a moment, by whole epochs, oldest first. Returns how many."""
     removed = 0
     for epoch in epochs(transaction):
         if epoch.ends > before or removed >= limit:
@@ -105,7 +104,7 @@ def purge(transaction: Transaction, before: int, limit: int) -> int:
 
 
 def oldest_end(transaction: Transaction) -> int | None:
-    """When the oldest epoch is over: its keys can leave when they have lived from then on."""
+    """Returns when the oldest epoch ends. A lifetime after that its keys can be removed."""
     return min((epoch.ends for epoch in epochs(transaction)), default=None)
 
 

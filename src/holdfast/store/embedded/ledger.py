@@ -1,15 +1,14 @@
-"""The one writer: collects operations, commits them as a group, then tells whoever waits. It is the Store of one
-process.
+"""The store of one process: collects operations, commits them as a group, then reports the results.
 
-While one group is on its way to the disk the next one forms, so a commit is shared by all who came meanwhile. The
-writer is one own thread, in lockstep with the loop: the loop hands over a group and stands still while the thread
-does its puts (a fraction of a millisecond), then the thread lets go and the fsync overlaps with the loop. Running
-freely beside each other the two fight for the interpreter and the same group takes four times as long.
+While one group is written the next one forms, so operations that arrive meanwhile share a commit. The writer is a
+thread in lockstep with the loop: the loop hands over a group and stands still while the thread does its puts (a
+fraction of a millisecond). Then the fsync overlaps with the loop. If both run freely they fight for the interpreter,
+and the same group takes four times as long.
 
-Lack of room is never final. A group that does not fit goes without its new messages, then in smaller groups; if not
-even one operation fits, all of them stay here and are tried again every second. Any other failed commit is final:
-whoever awaits it hears of it, `broken` is set, and nothing is written any more, since a disk that failed an fsync can't
-be trusted. Who only wanted to be told once something is on disk is not told.
+Lack of room is never final. A group that does not fit goes without its new messages, then in smaller groups. If not
+even one operation fits, all of them stay here and are tried again every second. Any other failed commit is final: every
+`Hearing` that waits gets the error, `broken` is set, and nothing more is written, since a disk that failed an fsync
+can't be trusted.
 """
 
 import logging
@@ -43,8 +42,8 @@ from holdfast.store.port import (
 )
 from holdfast.store.records import decode_latest
 
-AIR = 1 << 20
-"""Room for new messages that there has to be before a volume that was full has room again: no switching to and fro."""
+MARGIN = 1 << 20
+"""Room for new messages that a full volume must have again before messages are accepted: no switching to and fro."""
 TRY_AGAIN = 1.0
 """Seconds between two tries to write what does not fit."""
 START_BATCH = 256
@@ -53,13 +52,13 @@ _logger = logging.getLogger("holdfast.store")
 
 
 class Ledger(LedgerQueries):
-    """A store on one engine. `run` is its writer; `open` has to come before it.
+    """A store on one engine. Call `open`, then `run`, which commits.
 
-    Where another process mints, `last_id` is set to its last one.
+    If another process mints ids, it sets `last_id` to its last one.
     """
 
     away = False
-    """A disk that is not there any more is one that failed."""
+    """A local disk is never unreachable: it has failed."""
     is_swept_here = True
 
     def __init__(self, engine: Engine, rules: StoreRules, clock: Clock, random_bits: Callable[[int], int]) -> None:
@@ -70,23 +69,23 @@ class Ledger(LedgerQueries):
         self._writer = Writer(rules, engine.room)
         self._pending: list[Operation] = []
         self._under_way = 0
-        self._cramped = False
+        self._volume_full = False
         self._stuck = False
         self._group_limit = GroupLimit()
         self._wake = trio.Event()
         self._group_began = 0.0
         self.last_id = bytes(16)
-        self._met: list[Fault] = []
+        self._faults_met: list[Fault] = []
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
 
     def open(self) -> None:
-        """Go on from what is on disk: ids grow from the last one."""
+        """Read the last id: new ids grow from it."""
         with self._engine.read() as transaction:
             self.last_id = _last_id(transaction)
 
     def configure(self, rules: StoreRules) -> None:
-        """Other numbers from the next group on."""
+        """Takes effect with the next group."""
         self._rules = rules
         self._writer.configure(rules)
 
@@ -102,13 +101,13 @@ class Ledger(LedgerQueries):
 
     @property
     def commit_age(self) -> float:
-        """Seconds since the commit under way began; 0 when none is."""
+        """Seconds since the current commit began; 0 if there is none."""
         return trio.current_time() - self._group_began if self._under_way else 0.0
 
     @property
     def full(self) -> bool:
-        """Whether new messages are refused: the store has used up its own size, or there is no more on its volume."""
-        return self._writer.room.full or self._cramped
+        """Whether new messages are refused: the store has reached its own size, or its volume is full."""
+        return self._writer.room.full or self._volume_full
 
     def submit(self, operation: Operation) -> None:
         if self.failed is not None and isinstance(operation.done, Hearing):
@@ -125,9 +124,9 @@ class Ledger(LedgerQueries):
         return await trio.lowlevel.wait_task_rescheduled(waiter.abandon)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit group after group until cancelled; what was submitted by then is still committed.
+        """Commit group after group until cancelled; operations submitted by then are still committed.
 
-        At both ends active messages go to their lanes' queues: whatever is in memory then is on disk in its place.
+        At both ends active messages go to their lanes' queues, so that every message in memory has its place on disk.
         """
         if not self._engine.threaded:
             await self._run(self._commit_inline, task_status)
@@ -168,7 +167,7 @@ class Ledger(LedgerQueries):
             self._give_up(error)
 
     async def _shelve_active(self, commit: CommitGroup) -> bool:
-        """Returns whether there was room for it."""
+        """Returns whether there was room."""
         batch = START_BATCH
         while True:
             with self._engine.read() as transaction:
@@ -181,7 +180,7 @@ class Ledger(LedgerQueries):
                 batch //= 2
 
     async def _commit_pending(self, commit: CommitGroup) -> bool:
-        """The next group. Returns False if there is no room even for the first operation of those that wait."""
+        """Commit the next group. Returns False if there is no room even for its first operation."""
         size = group_size(self._pending, self._group_limit.operations)
         operations, self._pending = self._pending[:size], self._pending[size:]
         if not self._pending:
@@ -229,8 +228,8 @@ class Ledger(LedgerQueries):
         return prepare(operations, self._rules, self._clock.now(), self.last_id)
 
     def _report(self, operations: Sequence[Operation], results: Sequence[Any], seconds: float) -> None:
-        """Answer whoever waits for an operation, then report the group."""
-        self._tell_faults(self._met)
+        """Call `done` of each operation, then report the group."""
+        self._report_faults(self._faults_met)
         accepted: list[Message] = []
         arrived: list[Entry] = []
         changed: list[LaneChange] = []
@@ -245,13 +244,13 @@ class Ledger(LedgerQueries):
             if operation.done is not None:
                 operation.done(result)
         writer = self._writer
-        is_scarce = writer.room.scarce or self._cramped
+        is_scarce = writer.room.scarce or self._volume_full
         self.listener.committed(
             Commit(len(operations), seconds, accepted, arrived, changed, writer.earliest_wake, is_scarce)
         )
 
     def _give_up(self, error: StoreError) -> None:
-        """For good: a commit failed, or what is on disk can't be read."""
+        """A commit failed, or the file can't be read: the store is not used any more."""
         if self.failed is None:
             self.failed = error if isinstance(error, CommitFailed) else CommitFailed(str(error))
             self.broken.set()
@@ -262,9 +261,9 @@ class Ledger(LedgerQueries):
                 operation.done(self.failed)
 
     def _commit(self, group: Group, puts_done: Turn) -> list[Any] | None:
-        """One group in one transaction, on the calling thread. Without room, everything but the new messages.
+        """Commit one group in one transaction, on the calling thread. Without room, everything but the new messages.
 
-        None: not even that fits, and nothing was written.
+        Returns None if not even that fits; nothing was written then.
         """
         try:
             refuse = self._extend(group)
@@ -288,18 +287,18 @@ class Ledger(LedgerQueries):
 
     def _extend(self, group: Group) -> StoreFull | None:
         try:
-            self._engine.extend(max(group.claim, AIR) if self._cramped else group.claim)
+            self._engine.extend(max(group.claim, MARGIN) if self._volume_full else group.claim)
         except StoreFull as full:
-            self._cramped = True
+            self._volume_full = True
             return full
-        self._cramped = False
+        self._volume_full = False
         return None
 
     def _transact(self, group: Group, refuse: StoreFull | None, puts_done: Turn) -> list[Any]:
         writing = self._engine.write()
         with writing as transaction:
             results = self._writer.apply(transaction, group, refuse=refuse)
-            self._met = transaction.faults
+            self._faults_met = transaction.faults
             puts_done.release()
             writing.commit()
         self._writer.committed()
@@ -312,7 +311,7 @@ class Ledger(LedgerQueries):
 
 
 def last_time(engine: Engine) -> int:
-    """The latest moment that the store has seen: a wall clock behind it is not believed."""
+    """Returns the latest moment that the store has seen: a wall clock behind it is wrong."""
     with engine.read() as transaction:
         latest, last_id = _latest(transaction), _last_id(transaction)
     return latest[0] if latest else int.from_bytes(last_id[:6], "big")
@@ -325,7 +324,7 @@ def _last_id(transaction: Transaction) -> MessageId:
 
 
 def _latest(transaction: Transaction) -> tuple[int, MessageId] | None:
-    """The last moment and id as they were written; None if they can't be read."""
+    """Returns the last moment and id as they were written; None if they can't be read."""
     try:
         return decode_latest(transaction.get(Table.META, META_LATEST) or b"")
     except CorruptRecord:

@@ -1,10 +1,10 @@
-"""The tables in LMDB: the only module that knows it.
+"""The tables in LMDB: the only module that imports it.
 
-Hazards, each found by experiment: a write transaction has to begin, write and commit in one thread; a read
-transaction that is held makes the file grow without bound, so reads last milliseconds; a full disk shows only as
-"Input/output error" at a commit, so the map is never larger than what the volume has given (mapping.py) and a full map
-shows first; the map can only be replaced while no transaction is open; a full map can't even delete, so room is set
-aside before it is needed.
+Hazards, each found by experiment: a write transaction has to begin, write and commit on one thread. A read transaction
+that stays open makes the file grow without bound, so reads last milliseconds. A full disk shows only as "Input/output
+error" at a commit, so the map is never larger than what the volume has allocated (data_file.py), and a full map shows
+first. The map can only be replaced while no transaction is open. A full map can't even delete, so room is reserved
+before it is needed.
 """
 
 import os
@@ -27,19 +27,19 @@ from holdfast.store.files import open_private, sync_folder
 RESERVE = 64 << 20
 """File above `store.max_size`: deletes and outcomes copy pages before they free any."""
 HEADROOM = 4 << 20
-"""File beyond what is used and set aside: the pages that a group copies before older ones are free."""
+"""File beyond what is used and reserved: the pages that a group copies before older ones are free."""
 FIRST_SIZE = 1 << 20
 LEAST_GROWTH = 8 << 20
 GROWTH = (4 << 20, 1 << 20, 128 << 10)
-"""By how much the file grows for a group that does not fit: by the first of these that the volume has."""
+"""How much the file grows for a group that does not fit: by the first of these that the volume has."""
 COPIED_AT_ONCE = 1_000
-"""Rows of one transaction when a store is compacted."""
+"""Rows in one transaction when a store is compacted."""
 DUPLICATE_COST = 48
 """Bytes that one value of a table with duplicates takes: LMDB's statistics leave out their pages."""
 
 
 class LmdbEngine:
-    """An open store. `close` gives the folder back to others."""
+    """An open store. `close` releases the folder."""
 
     threaded = True
 
@@ -68,15 +68,15 @@ class LmdbEngine:
             except OSError as error:
                 raise StoreUnusable(f"{folder} can't be used: {error.strerror}") from error
             self._page: int = self._environment.stat()["psize"]
-            self._residence = ResidentPages(self._file.descriptor)
+            self._resident_pages = ResidentPages(self._file.descriptor)
             migrate(self)
             self._resources = undo.pop_all()
 
     def read(self) -> "Read":
-        return Read(self._environment, self._tables, self._gate, self._residence)
+        return Read(self._environment, self._tables, self._gate, self._resident_pages)
 
     def write(self) -> "Write":
-        self._residence.count()
+        self._resident_pages.count()
         return Write(self._environment, self._tables)
 
     def room(self) -> Room:
@@ -96,7 +96,7 @@ class LmdbEngine:
         return pages * self._page + (stat["entries"] * DUPLICATE_COST if table in DUPLICATES else 0)
 
     def extend(self, bytes_ahead: int) -> None:
-        """Make sure that the volume has room for this and for all that is set aside. Counted by rows now and then, not
+        """Make sure that the volume has room for this and for all that is reserved. Rows are counted now and then, not
         for each group.
         """
         self._claimed += bytes_ahead
@@ -128,10 +128,10 @@ class LmdbEngine:
         return True
 
     def compact(self) -> tuple[int, int]:
-        """Put a copy without free pages in the data file's place. Returns the sizes before and after.
+        """Replace the data file by a copy without free pages. Returns the sizes before and after.
 
-        This engine still sees the old file and has to be closed after it: what it wrote then would be lost. Until the
-        rename the old file is the store, and a copy that was left behind by a crash goes before the next one.
+        This engine still has the old file open and must be closed after this: what it wrote would be lost. Until the
+        rename the old file is the store. A copy left by a crash is removed before the next one.
         """
         data = Path(self.path) / "data.mdb"
         copy = data.with_name("data.mdb.compacting")
@@ -147,7 +147,7 @@ class LmdbEngine:
         return before, after
 
     def _copy_to(self, copy: Path) -> None:
-        """Row by row, for the store's owner alone (who need not be whoever compacts it), on disk when this returns."""
+        """Row by row, with the owner of the store, who may be another user. On disk when this returns."""
         owner = os.fstat(self._file.descriptor)
         try:
             copy.unlink(missing_ok=True)
@@ -213,17 +213,17 @@ class LmdbTransaction:
 
 
 class Read:
-    def __init__(self, environment: Any, tables: list[Any], gate: Gate, residence: ResidentPages) -> None:
+    def __init__(self, environment: Any, tables: list[Any], gate: Gate, resident_pages: ResidentPages) -> None:
         self._environment = environment
         self._tables = tables
         self._gate = gate
-        self._residence = residence
+        self._resident_pages = resident_pages
 
     def __enter__(self) -> Transaction:
         self._entered = self._gate.enter()
         try:
             # Inside the gate: it hands back pages of the map that is there now.
-            self._residence.count()
+            self._resident_pages.count()
             self._transaction = self._environment.begin()
         except BaseException as error:
             self._gate.leave(self._entered)
@@ -241,7 +241,7 @@ class Read:
 
 
 class Write:
-    """A write transaction with LMDB's errors told apart: no room is StoreFull, anything else means the disk failed."""
+    """A write transaction. No room raises StoreFull; any other error of LMDB means that the disk failed."""
 
     def __init__(self, environment: Any, tables: list[Any]) -> None:
         self._environment = environment
@@ -275,7 +275,7 @@ class Write:
 
 
 def _make_data(data: Path) -> None:
-    """An empty store gets its name when it is whole on disk: half of one, left by a power cut, no start would open."""
+    """An empty store gets its name when it is complete on disk: no start would open half a file left by a power cut."""
     beside = data.with_name("data.mdb.making")
     beside.unlink(missing_ok=True)
     with open_private(beside, "xb"), _open_environment(beside, FIRST_SIZE, alone=True) as environment:
@@ -284,7 +284,7 @@ def _make_data(data: Path) -> None:
 
 
 def _open_environment(path: Path, map_size: int, *, alone: bool = False) -> Any:
-    """A folder with a store in it; or `alone` a file that nobody else knows of, synced by whoever fills it."""
+    """Opens a folder with a store in it; or, `alone`, a file that nobody else knows, which the caller syncs."""
     # lib_version=0 pins the engine: py-lmdb 3 carries two whose files do not fit each other.
     return lmdb.open(
         str(path),
@@ -320,10 +320,10 @@ def _make_tables(environment: Any, transaction: Any) -> list[Any]:
 
 
 def _copy_rows(source: Any, tables: list[Any], copy: Path) -> list[int]:
-    """Every row into a new file, in order and so without gaps. Returns how many rows each table has there.
+    """Copy every row into a new file, in order and so without gaps. Returns the number of rows of each table.
 
-    Not LMDB's own compacting copy: that of 0.9.36 ends in a segmentation fault as soon as one key of a table with
-    values of one length has more of them than fit a page.
+    Not LMDB's own compacting copy: that of 0.9.36 crashes if one key of a table with values of one length has more of
+    them than fit a page.
     """
     # A copy can't take more pages than its source; half of that again, for the ways in which pages can be split.
     with _open_environment(copy, source.info()["map_size"] * 3 // 2 + FIRST_SIZE, alone=True) as target:

@@ -1,13 +1,13 @@
-"""A store of an older version becomes one of this version, step by step, before anyone else sees it.
+"""Brings a store of an older version up to date, step by step, before anyone else sees it.
 
-Each step takes a store from one version to the next in bounded transactions. A step that was interrupted is repeated
-from its beginning at the next start and goes on with what is left, so every transaction of a step leaves the store as
-something that the same step can begin with. The version is written last.
+Each step goes from one version to the next in bounded transactions. An interrupted step is repeated from its beginning
+at the next start, so each of its transactions leaves a store that the same step can begin with. The version is written
+last.
 
-    1 -> 2   idempotency keys by epochs that META tells of, whatever `ingest.idempotency` is; shares exact after a kill
+    1 -> 2   idempotency keys by epochs in META, whatever `ingest.idempotency` is; shares exact after a kill
              (message records of version 1 stay as they are: records.py reads both)
-    2 -> 3   attempts of a message in two rows, and lane records that tell whether the host answers; old rows are read
-             as they are, and written anew when they change
+    2 -> 3   attempts of a message in two rows; lane records say whether the host answers (old rows are read as they
+             are, and written anew when they change)
 """
 
 import logging
@@ -54,7 +54,7 @@ def _to_version_2(engine: Engine) -> None:
 
 
 def _gather_keys(engine: Engine) -> None:
-    """All keys that there are go into one epoch, which is over: its numbers came from a setting that may change."""
+    """Put all keys into one epoch that has ended: their old epochs came from a setting that may change."""
     with engine.read() as transaction:
         latest = transaction.get(Table.META, META_LATEST)
     ends = 1 + (unstamp(latest)[0] if latest else 0)

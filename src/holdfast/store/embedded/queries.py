@@ -1,6 +1,6 @@
-"""What is asked of a store, beside the one writer: each question a short read transaction, on a thread of its own.
+"""The ledger's reads, and what operators ask. Each is a short read transaction on a thread of its own.
 
-Records that can't be read are told of once, and left out of the answer.
+Records that can't be read are reported once, and left out of the answer.
 """
 
 from abc import ABC, abstractmethod
@@ -43,8 +43,8 @@ from holdfast.store.transfer import StoredMessage
 READERS = 4
 LANES_A_READ = 8
 """Each with a megabyte or two of bodies: no read transaction gets old, even on a cold disk."""
-FAULTS_TOLD = 10_000
-"""Broken records that are told of in one run: each is remembered, so that it is told once."""
+FAULTS_REPORTED = 10_000
+"""Unreadable records that are reported in one run. Each is remembered, so that it is reported once."""
 
 Result = TypeVar("Result")
 
@@ -61,11 +61,11 @@ class LedgerQueries(ABC):
     @property
     @abstractmethod
     def full(self) -> bool:
-        """Whether new messages are refused for want of room."""
+        """Whether new messages are refused for lack of room."""
 
     @abstractmethod
     def _give_up(self, error: StoreError) -> None:
-        """The store can't be used any more, for good."""
+        """The store can't be used any more."""
 
     async def _read(self, ask: Callable[[Transaction], Result]) -> Result:
         def read() -> tuple[Result, list[Fault]]:
@@ -79,10 +79,10 @@ class LedgerQueries(ABC):
             try:
                 result, faults = await trio.to_thread.run_sync(read, limiter=self._readers)
             except StoreUnusable as error:
-                # The file itself is damaged. That ends the process, and with it whoever asked.
+                # The file is damaged. The process ends, and with it this task.
                 self._give_up(error)
                 await trio.sleep_forever()
-        self._tell_faults(faults)
+        self._report_faults(faults)
         return result
 
     async def survey(self, asks: Sequence[LaneQuery], bytes_wanted: int = NO_LIMIT) -> list[LaneView]:
@@ -117,7 +117,9 @@ class LedgerQueries(ABC):
         return await self._read(lambda transaction: transfer.waiting(transaction, after, limit))
 
     async def undelivered(self, after: MessageId | None, limit: int) -> tuple[list[StoredMessage], MessageId | None]:
-        """Messages that are not delivered, dead ones too, with all that is known of them, and where to go on."""
+        """Returns messages that are not delivered, dead ones too, with all that is stored of them, and the id to go on
+        after.
+        """
         return await self._read(lambda transaction: transfer.undelivered(transaction, after, limit))
 
     async def circuit(self, key: str) -> CircuitView | None:
@@ -138,9 +140,9 @@ class LedgerQueries(ABC):
         room = await self._read(lambda transaction: self._engine.room())
         return StoreRoom(room.used, self.full or room.needed > SCARCE * room.limit, self.full)
 
-    def _tell_faults(self, faults: Sequence[Fault]) -> None:
+    def _report_faults(self, faults: Sequence[Fault]) -> None:
         for table, key, what in faults:
-            if (table, key) not in self._faults and len(self._faults) < FAULTS_TOLD:
+            if (table, key) not in self._faults and len(self._faults) < FAULTS_REPORTED:
                 self._faults.add((table, key))
                 self.listener.record_unreadable(table.name.lower(), key.hex(), what)
 
@@ -152,7 +154,7 @@ def _survey(transaction: Transaction, asks: Sequence[LaneQuery]) -> list[LaneVie
 def dead_letters(
     transaction: Transaction, select: DeadFilter, limit: int
 ) -> tuple[list[tuple[bytes, str]], bytes | None]:
-    """Dead letters by the time of death with their lanes, and where to go on."""
+    """Returns dead letters by the time of death with their lanes, and where to go on."""
 
     def read(letter: bytes, value: bytes | None) -> tuple[bytes, str] | None:
         try:
@@ -167,7 +169,7 @@ def dead_letters(
 
 
 def dead_views(transaction: Transaction, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
-    """The same, whole; a letter that can't be read is left out."""
+    """Returns the same as whole messages, without those that can't be read."""
     found, after = dead_letters(transaction, select, limit)
     views = [readable_view(transaction, unstamp(letter)[1]) for letter, _ in found]
     return [each for each in views if each is not None], after
@@ -188,7 +190,7 @@ def _letters(transaction: Transaction, select: DeadFilter) -> Iterator[tuple[byt
 def undelivered(
     transaction: Transaction, select: MessageFilter, limit: int, skip: Container[MessageId]
 ) -> tuple[list[tuple[Message, Place]], MessageId | None]:
-    """Messages in the order of acceptance that were not delivered, and where to go on."""
+    """Returns messages that were not delivered, in the order of acceptance, and where to go on."""
 
     def read(id: MessageId, message: Message | None) -> tuple[Message, Place] | None:
         if message is None or id in skip or select.lane not in (None, message.lane):
@@ -201,7 +203,7 @@ def undelivered(
 
 
 def _accepted(transaction: Transaction, select: MessageFilter) -> Iterator[tuple[MessageId, Message | None]]:
-    """With None for one that can't be read."""
+    """Yields None for a message that can't be read."""
     for id, value in transaction.scan(Table.MESSAGES, select.id or select.after or b""):
         message = records.message_or_none(id, value)
         if select.id not in (None, id) or (message is not None and message.accepted_at >= select.before):
@@ -210,7 +212,7 @@ def _accepted(transaction: Transaction, select: MessageFilter) -> Iterator[tuple
 
 
 def message_view(transaction: Transaction, id: MessageId, *, whole: bool = True) -> MessageView | None:
-    """One message. A page of them does without larger bodies, which nobody reads there."""
+    """Returns one message, or None. Unless `whole`, a body kept apart is not read."""
     delivered = transaction.get(Table.DELIVERED, id)
     if delivered is not None:
         return _delivered(transaction, id, delivered)
@@ -219,7 +221,7 @@ def message_view(transaction: Transaction, id: MessageId, *, whole: bool = True)
 
 
 def readable_view(transaction: Transaction, id: MessageId, *, whole: bool = True) -> MessageView | None:
-    """One message among others: a record that can't be read must not hide those."""
+    """Returns None for a message that can't be read, so that it does not hide the others of a page."""
     try:
         return message_view(transaction, id, whole=whole)
     except CorruptRecord:
@@ -229,7 +231,7 @@ def readable_view(transaction: Transaction, id: MessageId, *, whole: bool = True
 def message_views(
     transaction: Transaction, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
 ) -> tuple[list[MessageView], MessageId | None]:
-    """A page in the order of acceptance, and the id to go on after."""
+    """Returns a page in the order of acceptance, and the id to go on after."""
 
     def read(id: MessageId, record: bytes) -> MessageView | None:
         found = readable_view(transaction, id, whole=False)
@@ -266,6 +268,6 @@ def _undelivered(transaction: Transaction, message: Message, size: int) -> Messa
 
 
 def place_and_state(transaction: Transaction, message: Message) -> tuple[Place, MessageState]:
-    """Where a message that was not delivered stands, and the state that operators know it by."""
+    """Returns the place of a message that was not delivered, and the state that operators see."""
     place = place_of(transaction, message)
     return place, state_of(place, reads.circuit_state(transaction, message.lane))

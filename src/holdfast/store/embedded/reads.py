@@ -1,4 +1,4 @@
-"""What is asked of the tables, each inside one short read transaction. Nothing here costs by how much waits."""
+"""Reads of the tables, each inside one short read transaction. The cost does not depend on how much waits."""
 
 from collections.abc import Container, Iterator
 
@@ -26,15 +26,15 @@ from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.validation import check_message, is_name
 
 HELD_SEEN = 10_000
-"""Held messages that are passed over in search of a probe. After so many the first that is due is as good."""
+"""Held messages that are passed over in search of a probe. After these the first due message will do."""
 HELD_SEEN_BY_WRITER = 64
-"""The same while the writer brings a lane's moments up to date, and the loop stands still."""
+"""The same while the writer updates a lane's moments and the loop stands still."""
 
 
 def heads_of(transaction: Transaction, key: bytes, *, probing: bool, writing: bool = False) -> Heads:
-    """The first of each of a lane's indexes. Only a circuit that is `probing` needs to know what may be a probe.
+    """Returns the first entry of each of a lane's indexes. With `probing` it also finds the first possible probe.
 
-    While `writing` the search for it is short: if it ends without a result, the lane is woken to look for itself.
+    While `writing` that search is short. If it ends without a result, the lane is woken to look for itself.
     """
     waiting = _first_moment(transaction, Table.WAITING, key)
     due = _first_moment(transaction, Table.RETRY, key)
@@ -53,9 +53,8 @@ def _first_moment(transaction: Transaction, table: Table, key: bytes) -> int | N
 def _probe_from(
     transaction: Transaction, key: bytes, waiting: int | None, due: int | None, most: int, otherwise: int | None
 ) -> int | None:
-    """When the first message may be a probe: one that is not held may at any time, a held one when it is due.
-
-    After `most` held ones the search ends with `otherwise`.
+    """Returns when the first message may be a probe: at any time if it is not held, else when it is due. After `most`
+    held ones the result is `otherwise`.
     """
     if waiting is not None:
         return 0
@@ -66,7 +65,7 @@ def _probe_from(
             if not place_of(transaction, unstamp(value)[1], Place(Standing.RETRY, 0)).held:
                 return 0
         except CorruptRecord:
-            continue  # The survey of this lane tells of it.
+            continue  # the survey of this lane reports it
     return due
 
 
@@ -76,9 +75,7 @@ def place_of(transaction: Transaction, id: MessageId, otherwise: Place) -> Place
 
 
 def message_of(transaction: Transaction, id: MessageId, *, whole: bool = True) -> tuple[Message, int] | None:
-    """A stored message with its body, and the body's size; a body kept apart is read only if the message is wanted
-    whole.
-    """
+    """Returns a stored message and the size of its body. A body kept apart is read only if `whole`."""
     value = transaction.get(Table.MESSAGES, id)
     if value is None:
         return None
@@ -92,7 +89,7 @@ def message_of(transaction: Transaction, id: MessageId, *, whole: bool = True) -
 
 
 def survey(transaction: Transaction, ask: LaneQuery) -> LaneView:
-    """One lane: its record, the next entries that it asks for, and the heads of its indexes."""
+    """Returns one lane: its record, the next entries that `ask` wants, and the heads of its indexes."""
     key = lane_key(ask.lane)
     record = lane_record(transaction, key)
     broken: list[tuple[MessageId, str]] = []
@@ -121,7 +118,7 @@ def _entries(
     broken: list[tuple[MessageId, str]],
     start: bytes = b"",
 ) -> tuple[list[Entry], int | None]:
-    """The next entries of an index from `start` on, and the moment of the first that was left there."""
+    """Returns the next entries of an index from `start` on, and the moment of the first that is left."""
     entries: list[Entry] = []
     size = 0
     standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
@@ -149,7 +146,7 @@ def _entry(
         check_message(*found)
         place = place_of(transaction, id, otherwise)
         if place.standing is not otherwise.standing or otherwise.born not in (place.born, place.due):
-            # An outcome would look for it elsewhere, not find it there, and it would be sent for ever.
+            # Its outcome would not find it there, and it would be sent for ever.
             raise CorruptRecord(f"message {id.hex()} has a place other than where it stands")
         return Entry(found[0], place)
     except CorruptRecord as error:
@@ -165,7 +162,7 @@ def _first_probe(
     after: bytes | None,
     broken: list[tuple[MessageId, str]],
 ) -> Entry | None:
-    """Never one that is held."""
+    """Never returns a held message."""
     standing = Standing.WAITING if table is Table.WAITING else Standing.RETRY
     held = 0
     for value in transaction.values(table, key, after or b""):
@@ -184,7 +181,9 @@ def _first_probe(
 
 
 def is_held(transaction: Transaction, id: MessageId, now: int) -> bool:
-    """Whether no probe may go before a message's due time yet. What can't be read is found so when it is taken."""
+    """Whether a message may not be a probe before its due time. An unreadable place counts as not held; it is reported
+    when the message is read.
+    """
     try:
         place = place_of(transaction, id, Place(Standing.WAITING, 0))
     except CorruptRecord:
@@ -222,7 +221,7 @@ def _wakes(transaction: Transaction, since: int) -> Iterator[tuple[int, bytes, i
 
 
 def active(transaction: Transaction, limit: int) -> list[Message]:
-    """Messages that could start at once when the last run ended."""
+    """Returns messages that could start at once when the last run ended."""
     found: list[Message] = []
     for id, lane in transaction.scan(Table.ACTIVE):
         if len(found) >= limit:
@@ -239,7 +238,7 @@ def active(transaction: Transaction, limit: int) -> list[Message]:
 
 
 def _unreadable(id: MessageId, lane: str) -> Message:
-    """Enough of a message whose record is broken to put it into its lane's queue, where it is found and reported."""
+    """Enough of a message with a broken record to put it into its lane's queue, where it is found and reported."""
     accepted_at = int.from_bytes(id[:6], "big")
     return Message(id, lane, lane, "", "", b"", "", (), b"", accepted_at, accepted_at)
 
@@ -266,7 +265,7 @@ def circuit(transaction: Transaction, key: bytes) -> CircuitView | None:
 def circuits(
     transaction: Transaction, state: CircuitState | None, after: str | None, limit: int
 ) -> tuple[list[CircuitView], str | None]:
-    """A page of circuits in the order of their keys, and the key to go on after."""
+    """Returns a page of circuits in the order of their keys, and the key to go on after."""
     found: list[CircuitView] = []
     start = lane_key(after) + b"\0" if after is not None else b""
     for key in _lane_keys(transaction, state, start):

@@ -1,7 +1,9 @@
-"""How much room there is: for everyone (the watermark), and for each host (its share).
+"""How much room is left: for everyone (the watermark), and for each host (its share).
 
-At the watermark counts what is used and what is set aside for outcomes. Each operation says what it adds to a host's
-share or takes from it; shares.py keeps the sums.
+The watermark counts what is used and what is reserved for outcomes. Each waiting or dead message may still fail, be
+probed, die and be replayed. core/store_rules.py bounds what that leaves, so a constant is reserved for it when the
+message is accepted. The constants are pages that LMDB really took, measured with attempts as large as they can be, in
+random order over thousands of messages and lanes.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +16,32 @@ from holdfast.store.embedded.tables import Room, Table, Transaction
 from holdfast.store.port import SCARCE
 
 COPIED = 4
-"""Pages are copied before they are free again: what new bytes take of the file for a while, times their number."""
+"""LMDB copies pages before it frees any: new bytes take this many times their number for a while."""
+OUTCOME_ROOM = 10 << 10
+"""Bytes for the attempts, the place and the index entries of one message. Measured: 8.8 to 9.2 KiB."""
+LANE_ROOM = 3_584
+"""Bytes by which a lane's record and moments grow while it fails. Measured: 1.4 KiB, 3.3 with the longest names."""
+OUTCOME_TABLES = frozenset(
+    {
+        *(Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING),
+        *(Table.PLACES, Table.ATTEMPTS, Table.DEAD, Table.DEAD_LANE),
+    }
+)
 
 
 def claim_of(messages: int, size: int) -> int:
-    """What so many new messages of this size together may take, with what is set aside for them."""
+    """Returns how much room new messages of this total size may take, with what is reserved for them."""
     return COPIED * size + messages * (OUTCOME_ROOM + LANE_ROOM)
+
+
+def reserved(entries: Mapping[Table, int], outcome_bytes: int) -> int:
+    """Returns the bytes reserved in addition to those used. `outcome_bytes` are the bytes of the outcome tables.
+
+    Those include attempts of delivered messages, which are removed early when room gets scarce: they count as free.
+    """
+    undelivered = entries[Table.MESSAGES]
+    lanes = min(entries[Table.LANES], undelivered)
+    return max(0, undelivered * OUTCOME_ROOM - outcome_bytes) + lanes * LANE_ROOM
 
 
 class RoomKeeper:
@@ -33,14 +55,14 @@ class RoomKeeper:
         self.full = self.scarce = False
 
     def begin(self, claim: int) -> None:
-        """A group begins that may take this much. Measuring asks every table, so it is not done for each group."""
+        """Begin a group that may take this much. Measuring asks every table, so it is not done for each group."""
         self._shares.begin()
         self._since_measured += claim
         if self.full or not self._limit or self._since_measured > self._left // 8:
             room = self._measure()
             self._limit = room.limit
             self._left = max(0, int(room.limit * WATERMARK) - room.needed)
-            # What this group adds is not there yet.
+            # The measured room lacks what this group adds.
             self._since_measured = claim
             self.full = self._left == 0
             self.scarce = room.needed > room.limit * SCARCE
@@ -58,31 +80,8 @@ class RoomKeeper:
         self._shares.move(host, -(MESSAGE_COST + body_size))
 
     def finish(self, transaction: Transaction) -> None:
-        """Before the commit."""
+        """Called before the commit."""
         self._shares.finish(transaction)
 
     def committed(self) -> None:
         self._shares.committed()
-
-
-OUTCOME_ROOM = 10 << 10
-"""Bytes for the attempts, the place and the index entries of one message. Measured: 8.8 to 9.2 KiB."""
-LANE_ROOM = 3_584
-"""Bytes by which a lane's record and moments grow while it fails. Measured: 1.4 KiB, 3.3 with the longest names."""
-
-OUTCOME_TABLES = frozenset(
-    {
-        *(Table.ACTIVE, Table.WAITING, Table.RETRY, Table.AGING),
-        *(Table.PLACES, Table.ATTEMPTS, Table.DEAD, Table.DEAD_LANE),
-    }
-)
-
-
-def reserved(entries: Mapping[Table, int], outcome_bytes: int) -> int:
-    """What is set aside, besides what is used, by how many rows there are and what the outcome tables take already.
-
-    Attempts of delivered messages are among these. They leave early when room gets scarce, so they are as good as free.
-    """
-    undelivered = entries[Table.MESSAGES]
-    lanes = min(entries[Table.LANES], undelivered)
-    return max(0, undelivered * OUTCOME_ROOM - outcome_bytes) + lanes * LANE_ROOM

@@ -1,9 +1,8 @@
-"""What waiting and dead messages of each host hold: counted, never scanned for, and exact after a kill.
+"""How many bytes the waiting and dead messages of each host hold: counted, never scanned for, and exact after a kill.
 
-Writing a host's share with every message costs a page for each of them where there are many hosts. So a group writes
-what its hosts hold then as one row at the end of SHIFTS; only what leaves the last `WINDOW` of these goes to SHARES,
-and a host whose messages came and went meanwhile is not written there at all. Values are whole sums, not differences:
-the last one in SHIFTS counts, whatever is left of the rows before it.
+Writing a host's share with every message would cost a page for each host. So each group appends one row to SHIFTS with
+the sums of its hosts. Sums leave the last `WINDOW` of SHIFTS for SHARES, unless a later row has the same host; a host
+whose messages came and went meanwhile is never written there. Values are whole sums: the last one in SHIFTS counts.
 """
 
 from collections import Counter, deque
@@ -17,13 +16,13 @@ from holdfast.store.embedded.tables import BATCH, Engine, Table, Transaction, ro
 from holdfast.store.records import lane_key
 
 WINDOW = 2_048
-"""Sums that SHIFTS holds before the older half of them goes to SHARES."""
+"""Sums in SHIFTS above which the older half of them goes to SHARES."""
 
 Sums = dict[str, int]
 
 
 class Shares:
-    """Used by the writer's thread alone. A group's changes are taken over by `committed`; without it they are gone."""
+    """Used by the writer's thread alone. A group's changes are kept only by `committed`."""
 
     def __init__(self) -> None:
         self._rows: deque[tuple[int, Sums]] | None = None
@@ -45,7 +44,7 @@ class Shares:
         self._deltas[host] = self._deltas.get(host, 0) + delta
 
     def finish(self, transaction: Transaction) -> None:
-        """Before the commit: write what the hosts of this group hold now."""
+        """Before the commit, write what the hosts of this group hold."""
         sums = {host: max(0, self._before(transaction, host) + delta) for host, delta in self._deltas.items() if delta}
         if not sums:
             return
@@ -69,7 +68,7 @@ class Shares:
             self._take(*self._appended)
 
     def _fold(self, transaction: Transaction, rows: deque[tuple[int, Sums]]) -> None:
-        """The older half of the rows goes to SHARES, unless a later row tells of the same host."""
+        """Move the older half of the rows to SHARES, without hosts that a later row has."""
         self._folded = len(rows) // 2 or 1
         for number, sums in islice(rows, self._folded):
             transaction.delete(Table.SHIFTS, number.to_bytes(8, "big"))
@@ -103,7 +102,7 @@ def stored_share(transaction: Transaction, host: str) -> int:
 
 
 def put_share(transaction: Transaction, host: str, held: int) -> bool:
-    """A host that holds nothing has no row. What is there already is not written again; returns whether it was not."""
+    """Returns whether the share was different. A host that holds nothing has no row."""
     if held == stored_share(transaction, host):
         return False
     if held:
@@ -114,7 +113,7 @@ def put_share(transaction: Transaction, host: str, held: int) -> bool:
 
 
 def read_shifts(transaction: Transaction) -> Iterator[tuple[int, Sums]]:
-    """The rows of SHIFTS in order. One that can't be read is left out: fsck counts the shares anew."""
+    """Yields the rows of SHIFTS in order. An unreadable one counts as empty: fsck counts the shares anew."""
     for key, value in transaction.scan(Table.SHIFTS):
         try:
             yield int.from_bytes(key, "big"), records.decode_sums(value)
@@ -127,7 +126,7 @@ def read_shifts(transaction: Transaction) -> Iterator[tuple[int, Sums]]:
 
 
 def known_shares(engine: Engine) -> tuple[Counter[str], int]:
-    """What each host is counted with, and how many rows of that can't be read."""
+    """Returns the recorded share of each host, and how many rows can't be read."""
     with engine.read() as transaction:
         lately = {host: held for _, sums in read_shifts(transaction) for host, held in sums.items()}
         faults = len(transaction.faults)
@@ -140,7 +139,7 @@ def known_shares(engine: Engine) -> tuple[Counter[str], int]:
 
 
 def count_shares(engine: Engine) -> Counter[str]:
-    """What each host holds, by the messages themselves."""
+    """Counts from the messages themselves what each host holds."""
     held: Counter[str] = Counter()
     for _, (id, value) in walk(engine, Table.MESSAGES):
         try:
@@ -152,7 +151,7 @@ def count_shares(engine: Engine) -> Counter[str]:
 
 
 def write_shares(engine: Engine, held: Counter[str]) -> int:
-    """The hosts are counted with these sums and no others. Returns how many were counted otherwise."""
+    """Make these the recorded shares. Returns how many were different."""
     counted, faults = known_shares(engine)
     if counted == held and not faults:
         return 0
@@ -176,7 +175,7 @@ def _clear_shifts(transaction: Transaction) -> int:
 
 
 def _batches(engine: Engine, held: Counter[str]) -> Iterator[list[str]]:
-    """Hosts that hold something, and those that are only said to."""
+    """Hosts that hold something, and hosts that only have a row."""
     stored = (key.decode(errors="surrogateescape") for _, (key, _) in walk(engine, Table.SHARES))
     hosts = iter(list(dict.fromkeys((*held, *stored))))
     while batch := list(islice(hosts, BATCH)):

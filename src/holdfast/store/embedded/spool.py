@@ -1,16 +1,16 @@
-"""Where new messages go while the database that replicas share is away: a store on this machine's own disk.
+"""Keeps new messages on this machine while the database that replicas share is unreachable.
 
-They are acknowledged once they are there, and moved over when the database is back; nothing is delivered from here. A
-host that still has something here gets nothing past it, so that its order holds; all others go straight to the
-database. What the database may or may not have stored when it went away is put here under the same id, by which it is
-known there.
+They are acknowledged once they are in a store on this machine's disk, and moved when the database is back; nothing is
+delivered from here. While a host has messages here, its new ones are put behind them, so that its order holds; those of
+other hosts go straight to the database. A message that the database may or may not have stored when it became
+unreachable is put here under the same id, by which the database knows it.
 
-A host that gets messages all the time would never have none left here. So while messages are moved, new ones that
-belong behind them are held back: for each page that has gone at most half as many come in, and when little is left none
-do, until that has gone and they can go to the database themselves.
+A host that gets messages all the time would never have none left here. So new messages are held back while others are
+moved: for each page that has gone at most half as many come in. When little is left none do, until it has gone and they
+can go to the database themselves.
 
-What comes while the database was never heard of has the times of this machine's own clock, which may be wrong. So the
-age of a message that was never tried counts from when it is moved, and it is held for no longer than it was to be.
+Until the database was reached once, times are those of this machine's own clock, which may be wrong. So the age of a
+message that was never tried counts from when it is moved, and it is held no longer than it was to be.
 """
 
 from collections import Counter, deque
@@ -41,13 +41,13 @@ from holdfast.store.transfer import PAGE, StoredMessage, TakeIn, Transferred, tr
 LITTLE = 2 * PAGE
 TRY_AGAIN_AFTER = 0.25
 WAIT_FOR_ROOM = 5.0
-"""Seconds before what the database has no room for is offered again."""
+"""Seconds before messages that the database has no room for are offered again."""
 LANES_A_PAGE = 1_000
 PURGED_AT_ONCE = 1_000
 
 
 class Database(Acceptance, Protocol):
-    """The store that everything goes to in the end."""
+    """The store that all messages go to in the end."""
 
     @property
     def away(self) -> bool: ...
@@ -108,7 +108,7 @@ class Spool:
         return self.ledger.broken
 
     def configure(self, rules: StoreRules) -> None:
-        """Other numbers from the next group on."""
+        """Takes effect with the next group."""
         self._rules = rules
         self.ledger.configure(rules)
 
@@ -116,11 +116,11 @@ class Spool:
         await self._emptied.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; what is not moved by then stays on disk, for the next start."""
+        """Run until cancelled. Messages that are not moved by then stay on disk for the next start."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.ledger.run)
             if self.failed is None:
-                await self._look()
+                await self._find_earlier()
                 nursery.start_soon(self._keep_moving)
             task_status.started()
 
@@ -133,11 +133,11 @@ class Spool:
         if self._database.away or operation.message.host in self._hosts:
             self.put(operation)
         else:
-            operation.done = _Trial(self, operation, operation.done)
+            operation.done = _TryDatabase(self, operation, operation.done)
             self._database.submit(operation)
 
     def put(self, operation: Accept) -> None:
-        """Keep it here, once there is a chance to get rid of it."""
+        """Keep a message here, or hold it back while others are moved."""
         if self._held is None:
             self._keep(operation)
         else:
@@ -151,7 +151,7 @@ class Spool:
         self.ledger.submit(operation)
 
     def is_here(self) -> None:
-        """One more is on disk."""
+        """One more message is on disk."""
         if self.since is None:
             self._begin(self._clock.now(), 0)
 
@@ -162,13 +162,13 @@ class Spool:
         self.listener.spool_filled(found)
 
     def is_not_here(self, host: str) -> None:
-        """One has gone, or was not taken."""
+        """One message has gone, or was refused."""
         self._hosts[host] -= 1
         if self._hosts[host] <= 0:
             del self._hosts[host]
 
-    async def _look(self) -> None:
-        """What an earlier run has left here."""
+    async def _find_earlier(self) -> None:
+        """Count the messages that an earlier run has left here."""
         found = await self.ledger.statistics()
         if not found.waiting and not found.dead:
             return
@@ -198,7 +198,7 @@ class Spool:
             await trio.sleep(pause)
 
     async def _move(self, moved: Transferred) -> float:
-        """Once through all that is here. Returns after how many seconds to go on."""
+        """Once through all messages here. Returns after how many seconds to go on."""
         if self._database.away:
             return TRY_AGAIN_AFTER
         self._held = deque()
@@ -219,7 +219,7 @@ class Spool:
         return WAIT_FOR_ROOM if moved.left else 0
 
     def _finish(self, moved: Transferred) -> None:
-        """Nothing came meanwhile: what is still here can't be read, or the database has no room for it."""
+        """Nothing came meanwhile: messages that are still here can't be read, or the database has no room for them."""
         self._hosts = Counter({host: count for host, count in self._hosts.items() if host in moved.left})
         if moved.left:
             return
@@ -230,7 +230,7 @@ class Spool:
 
     async def _take_in(self, page: Sequence[StoredMessage]) -> list[Any]:
         now = self._clock.now()
-        return await self._database.take_in([_of_now(each, now) for each in page])
+        return await self._database.take_in([_dated_now(each, now) for each in page])
 
     def _arrived(self, page: list[StoredMessage]) -> None:
         for each in page:
@@ -241,14 +241,14 @@ class Spool:
                 self._keep(self._held.popleft())
 
     def _release(self) -> None:
-        """What was held back goes where it belongs now."""
+        """Submit the messages that were held back."""
         held, self._held = self._held or (), None
         for operation in held:
             self.submit(operation)
 
     def _tidy(self) -> None:
-        """What came with messages that have gone: circuits, which are the database's to keep, and keys past their
-        time. Younger ones stay: while the database is away they answer from here.
+        """Remove the circuits that came with messages that have gone, which the database keeps; and expired keys.
+        Younger keys stay: they answer while the database is unreachable.
         """
         for lane in self._lanes:
             self.ledger.submit(Forget(lane))
@@ -256,7 +256,7 @@ class Spool:
         self.ledger.submit(Purge(0, 0, self._clock.now() - self._rules.idempotency, PURGED_AT_ONCE))
 
 
-def _of_now(each: StoredMessage, now: int) -> StoredMessage:
+def _dated_now(each: StoredMessage, now: int) -> StoredMessage:
     message, place = each.message, each.place
     if place.attempts or each.reason is not None:
         return each
@@ -268,8 +268,8 @@ def _of_now(each: StoredMessage, now: int) -> StoredMessage:
     )
 
 
-class _Trial(Hearing):
-    """Whoever waits for a message that is on its way to the database: if that is away, it is kept here."""
+class _TryDatabase(Hearing):
+    """Called with the result of a message on its way to the database. If that is unreachable, the message stays here."""
 
     __slots__ = ("_done", "_operation", "_spool")
 
@@ -287,7 +287,7 @@ class _Trial(Hearing):
 
 
 class _Spooled(Hearing):
-    """Whoever waits for a message that is on its way to this machine's disk."""
+    """Called with the result of a message on its way to this machine's disk."""
 
     __slots__ = ("_done", "_host", "_spool")
 

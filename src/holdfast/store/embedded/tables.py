@@ -35,6 +35,8 @@ from holdfast.core.errors import StoreFull, StoreUnusable
 
 
 class Table(IntEnum):
+    """-"""
+
     MESSAGES = 0
     BODIES = 1
     ACTIVE = 2
@@ -58,7 +60,7 @@ class Table(IntEnum):
 
 
 DUPLICATES = frozenset({Table.WAITING, Table.RETRY, Table.AGING, Table.DEAD_LANE, Table.UNWELL})
-"""Tables with many sorted values a key: `count` is then as cheap for a million as for one."""
+"""Tables with many sorted values for a key. `count` costs the same for a million of them as for one."""
 
 
 class Moment(IntEnum):
@@ -74,18 +76,22 @@ SCHEMA = 3
 META_SCHEMA = b"schema"
 META_LATEST = b"latest"
 META_RULES = b"rules"
-"""The numbers that all lanes' moments were computed by."""
+"""The numbers by which all lanes' moments were computed."""
 META_EPOCH = b"epoch"
-"""With the number of an epoch of KEYS after it."""
-
+"""Followed by the number of an epoch of KEYS."""
+BATCH = 500
+STEP_BYTES = 8 << 20
+"""Room that the writing of one batch may need."""
 Fault = tuple[Table, bytes, str]
-"""A row that can't be read: its table and key, and what is wrong."""
+"""A row that can't be read: its table, its key, and what is wrong."""
+Row = tuple[bytes, bytes]
+Result = TypeVar("Result")
 
 
 class Transaction(Protocol):
-    """One consistent view; in a write transaction also its changes. Iterators end before the next change.
+    """One consistent view; in a write transaction also its changes. Iterators must end before the next change.
 
-    Whoever meets a row that can't be read goes on without it, and leaves word in `faults`.
+    A reader skips rows that can't be read and adds them to `faults`.
     """
 
     faults: list[Fault]
@@ -97,7 +103,7 @@ class Transaction(Protocol):
     def delete(self, table: Table, key: bytes) -> bool: ...
 
     def add(self, table: Table, key: bytes, value: bytes) -> None:
-        """Add one value to a key of a table with duplicates."""
+        """Add a value to a key of a table with duplicates."""
 
     def remove(self, table: Table, key: bytes, value: bytes) -> bool: ...
 
@@ -116,7 +122,7 @@ class Transaction(Protocol):
 
 
 class Room(NamedTuple):
-    """How much of the store is in use, what is set aside besides for outcomes, and how much both may be."""
+    """Bytes in use, bytes reserved for outcomes, and the limit for both."""
 
     used: int
     reserved: int
@@ -128,7 +134,7 @@ class Room(NamedTuple):
 
 
 class Engine(Protocol):
-    """Tables somewhere. `write` runs in the writer's thread, `read` in any."""
+    """The tables in one place. `write` runs on the writer's thread, `read` on any."""
 
     path: str
     threaded: bool
@@ -141,10 +147,10 @@ class Engine(Protocol):
     def room(self) -> Room: ...
 
     def extend(self, bytes_ahead: int) -> None:
-        """Make sure of room for so many bytes of new messages besides what is set aside, or raise StoreFull."""
+        """Make room for so many bytes of new messages besides what is reserved, or raise StoreFull."""
 
     def grow(self) -> bool:
-        """Whether there is more room now for a transaction that ended in StoreFull."""
+        """Returns whether there is more room now for a transaction that ended in StoreFull."""
 
     def close(self) -> None: ...
 
@@ -156,7 +162,7 @@ class Reading(Protocol):
 
 
 class Writing(Protocol):
-    """A write transaction: `commit` makes it durable or raises, leaving without it undoes everything."""
+    """A write transaction. `commit` makes it durable or raises; leaving without it undoes everything."""
 
     def __enter__(self) -> Transaction: ...
 
@@ -186,16 +192,8 @@ def moment_key(moment: Moment, ms: int = 0) -> bytes:
     return bytes([moment]) + ms.to_bytes(8, "big")
 
 
-BATCH = 500
-STEP_BYTES = 8 << 20
-"""Room that the writing of one batch may need."""
-
-Row = tuple[bytes, bytes]
-Result = TypeVar("Result")
-
-
 def walk(engine: Engine, table: Table) -> Iterator[tuple[Transaction, Row]]:
-    """Each row, together with the read transaction of its batch."""
+    """Yields every row with the read transaction of its batch. No transaction lasts for the whole table."""
     last: Row | None = None
     while True:
         try:
@@ -212,7 +210,7 @@ def walk(engine: Engine, table: Table) -> Iterator[tuple[Transaction, Row]]:
 
 
 def step(engine: Engine, act: Callable[[Transaction], Result], size: int = STEP_BYTES) -> Result:
-    """One transaction of a walk that changes what it meets. What does not fit is acted on anew, with more room."""
+    """Run `act` in one transaction of a walk. If it does not fit, it is run again with more room."""
     engine.extend(size)
     while True:
         try:
@@ -226,7 +224,7 @@ def step(engine: Engine, act: Callable[[Transaction], Result], size: int = STEP_
 
 
 def rows_after(transaction: Transaction, table: Table, last: Row | None) -> list[Row]:
-    """The batch that follows a row, whether or not that row is still there."""
+    """Returns the batch that follows a row, whether or not that row is still there."""
     return list(islice(_after(transaction, table, last), BATCH))
 
 

@@ -1,8 +1,8 @@
-"""Messages that go from one store to another: a page of those that leave, their leaving, and their taking a seat.
+"""Messages that go to another store, and recognizing those that come from one.
 
-A message keeps its id on its way, so that whoever gets it a second time knows it: by its record while it has one, and
-by its key among the idempotency keys after that. The key is forgotten when the message itself is handed on, since what
-is not here any more has to be taken if it comes back.
+A message keeps its id, so a store that gets it twice knows it: by its record while it has one, and after that by its
+key among the idempotency keys. That key is forgotten when the message is handed on: a message that is no longer here
+has to be accepted if it comes back.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,16 @@ Leaving = TypeVar("Leaving", Entry, StoredMessage)
 
 
 def waiting(transaction: Transaction, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-    """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
+    """Returns messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on
+    after.
+    """
     return _page(transaction, after, limit, _waiting)
 
 
 def undelivered(
     transaction: Transaction, after: MessageId | None, limit: int
 ) -> tuple[list[StoredMessage], MessageId | None]:
-    """The same with dead letters among them, and with all that is known of each."""
+    """Returns the same, with dead messages and with all that is stored of each."""
     return _page(transaction, after, limit, _moving)
 
 
@@ -43,7 +45,7 @@ def _page(
     limit: int,
     read: Callable[[Transaction, MessageId], Leaving | None],
 ) -> tuple[list[Leaving], MessageId | None]:
-    """What can't be read stays where it is: it could not be told to another."""
+    """Messages that can't be read stay: they can't be sent."""
 
     def read_sound(id: MessageId, record: bytes) -> Leaving | None:
         try:
@@ -77,7 +79,7 @@ def _moving(transaction: Transaction, id: MessageId) -> StoredMessage | None:
 
 
 def _place(transaction: Transaction, id: MessageId) -> Place:
-    """Where a message stands whose record is sound; its body is not read for that."""
+    """Returns the place of a message with a sound record, without reading its body."""
     without_body = reads.message_of(transaction, id, whole=False)
     assert without_body is not None
     check_message(*without_body)
@@ -85,7 +87,7 @@ def _place(transaction: Transaction, id: MessageId) -> Place:
 
 
 def _key_of(transaction: Transaction, message: Message) -> KeyUse | None:
-    """The key that its app gave it. A header alone is no proof: a route may have put it there."""
+    """Returns the key that the app gave with the message. The header alone is no proof: a route may have added it."""
     for name, value in message.headers:
         if name == HEADER:
             digest = key_digest(value, message.method, message.target, message.route)
@@ -105,7 +107,7 @@ def hand_over(work: GroupWork, operation: HandOver, encoded: None) -> int:
 
 
 def _leaves(work: GroupWork, message: Message, read_at: Place) -> bool:
-    """Take a message out of the index that it stands in; False if it was dropped or tried since it was read."""
+    """Take a message out of its index. Returns False if it was dropped or tried since it was read."""
     if read_at.standing is Standing.DEAD:
         letter = stamp(read_at.due, message.id)
         if work.transaction.get(Table.DEAD, letter) is None:
@@ -117,5 +119,5 @@ def _leaves(work: GroupWork, message: Message, read_at: Place) -> bool:
 
 
 def is_here(transaction: Transaction, id: MessageId) -> bool:
-    """Whether a message has a record, waiting, dead or delivered."""
+    """Whether a message has a record: waiting, dead or delivered."""
     return any(transaction.get(table, id) is not None for table in (Table.MESSAGES, Table.DELIVERED))

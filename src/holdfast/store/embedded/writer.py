@@ -1,8 +1,7 @@
-"""What accepting a message and ending an attempt do to the tables, and the writer that applies a group.
+"""Applies a group to the tables: new messages, outcomes of attempts; bulk.py and transfer.py have the other operations.
 
-`prepare` encodes on the loop, `Writer.apply` runs in the writer's thread inside one transaction and returns one
-result per operation. What a group leaves in memory is taken over only by `committed`: a group that failed leaves no
-trace.
+`prepare` encodes on the loop. `Writer.apply` runs on the writer's thread inside one transaction. What a group changes
+in memory is kept only by `committed`, so a failed group leaves no trace.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +67,7 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
 
 
 class Writer:
-    """Applies groups. One per store, used by one thread."""
+    """Applies groups. One for each store, used by one thread."""
 
     def __init__(self, rules: StoreRules, measure: Callable[[], Room]) -> None:
         self._rules = rules
@@ -80,7 +79,7 @@ class Writer:
         self.room.host_share = rules.host_share
 
     def apply(self, transaction: Transaction, group: Group, *, refuse: StoreFull | None = None) -> list[Any]:
-        """Carry out a group. With `refuse`, new messages get that answer and everything else goes on."""
+        """Apply a group and return a result for each operation. With `refuse`, new messages get that answer."""
         work = GroupWork(transaction, group, self._rules, self.room)
         self.room.begin(group.claim)
         results = []
@@ -129,7 +128,7 @@ def accept(work: GroupWork, operation: Accept, encoded: tuple[bytes, list[bytes]
     if place.standing is Standing.RETRY:
         work.set_retry(message.id, message.lane, place)
     elif operation.place is None:
-        # It stands behind another one, so its lane wakes when it would have.
+        # It waits behind another message, so the lane's wake does not change.
         transaction.add(Table.WAITING, key, stamp(place.born, message.id))
     else:
         work.enqueue(message.id, message.lane, place)
@@ -137,7 +136,7 @@ def accept(work: GroupWork, operation: Accept, encoded: tuple[bytes, list[bytes]
 
 
 def _earlier(work: GroupWork, operation: Accept) -> Duplicate | Conflict | None:
-    """What the same key was used for within its time."""
+    """Returns the result for a message whose key was used within its lifetime; None for a new one."""
     key = operation.key
     if key is None:
         return None
@@ -157,7 +156,7 @@ def _remember_key(work: GroupWork, operation: Accept) -> None:
 
 
 def _used_at(work: GroupWork, operation: Accept) -> int:
-    """A message that is handed over may have been accepted days ago; its key is used now."""
+    """The key of a message that is handed over is used now: the message may have been accepted days ago."""
     return operation.message.accepted_at if operation.place is None else work.group.now
 
 

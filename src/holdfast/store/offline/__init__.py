@@ -1,1 +1,9 @@
-"""What is done to a stopped store: check, repair, export, import, compact, hand over."""
+"""What commands do to a stopped store.
+
+offline_store.py  opens a store for the commands; hands its messages off to a database
+fsck.py           finds what is wrong
+row_checks.py     checks one row of any table
+repair.py         fixes what fsck finds
+export.py         a store as JSON lines
+restore.py        JSON lines back into a store
+"""

@@ -1,6 +1,6 @@
-"""A stopped store as JSON lines, in the shapes that lines.py draws. Only one message is in memory at a time.
+"""A stopped store as JSON lines. Only one message is in memory at a time.
 
-What can't be read is left out and told; `holdfast fsck --repair` sorts such a store out.
+What can't be read is left out and reported; `holdfast fsck --repair` fixes such a store.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from holdfast.store.validation import UNREADABLE
 
 
 def export_lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
-    """The whole store, line by line; `left_out` hears of each record that is not among them."""
+    """Yields the whole store, line by line. Calls `left_out` for each record that is left out."""
     return framed(_lines(engine, left_out))
 
 

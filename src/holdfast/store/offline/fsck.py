@@ -1,6 +1,6 @@
-"""What is wrong with a stopped store: every row is read, and every index compared with what it stands for.
+"""Checks a stopped store: reads every row, and compares every index with the messages.
 
-Each fault is told once: an index entry of a message whose record can't be read is not a second one.
+Each fault is reported once: an index entry of an unreadable message is not a second fault.
 """
 
 from collections import Counter
@@ -44,14 +44,15 @@ NAMES = {
     **dict.fromkeys(SUMMARISED, "summary"),
 }
 UNREADABLE = None
-"""The host that messages which can't be read count for: while there are any, nobody's share can be told."""
-
+"""Counts unreadable messages among the hosts. While there are any, no share can be checked."""
 _BY_ID = (Table.MESSAGES, Table.DELIVERED, Table.ACTIVE, *DETAILS)
 _BY_NAME = (Table.LANES, Table.SHARES, Table.META)
 
 
 def check(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
-    """Every fault, as it is found. Moments depend on the rules: they are those of the gateway's config."""
+    """Yields every fault as it is found. The expected moments of lanes depend on `rules`, those of the gateway's
+    config.
+    """
     for table in Table:
         if table not in (Table.MESSAGES, *SUMMARISED):
             yield from _unreadable(engine, table)
@@ -75,8 +76,16 @@ def _unreadable(engine: Engine, table: Table) -> Iterator[Finding]:
             yield unreadable(NAMES[table], name_of(table, *row), fault)
 
 
+def name_of(table: Table, key: bytes, value: bytes) -> str:
+    """Returns the name by which people know a row."""
+    if table in _BY_NAME:
+        return key.decode(errors="backslashreplace")
+    id = key[:ID] if table in _BY_ID else entry_id(table, key, value) if table in INDEXES else b""
+    return id_text(id) if len(id) == ID else key.hex()
+
+
 def stray(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
-    """Why a row that can be read should not be there."""
+    """Returns why a readable row should not be there; None if it should."""
     if table in INDEXES:
         return stray_entry(transaction, table, key, value)
     if table is Table.KEYS:
@@ -85,16 +94,39 @@ def stray(transaction: Transaction, table: Table, key: bytes, value: bytes) -> s
     return stray_detail(transaction, table, key)
 
 
-def name_of(table: Table, key: bytes, value: bytes) -> str:
-    """What people know a row by."""
-    if table in _BY_NAME:
-        return key.decode(errors="backslashreplace")
-    id = key[:ID] if table in _BY_ID else entry_id(table, key, value) if table in INDEXES else b""
-    return id_text(id) if len(id) == ID else key.hex()
+def stray_entry(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
+    """Returns why an index entry should not be there. Faults of the message's own records are reported with those."""
+    id = entry_id(table, key, value)
+    record = transaction.get(Table.MESSAGES, id)
+    if record is None:
+        return f"stands in {table.name} and has no message"
+    stored = readable_message(id, record)
+    try:
+        entries = index_entries(stored[0], place_of(transaction, stored[0])) if stored else []
+        if table is Table.DEAD:
+            value = records.encode_dead(records.decode_dead(value)[0], DeadReason.EXHAUSTED)
+    except CorruptRecord:
+        return None
+    if stored is None or (table, key, value) in entries:
+        return None
+    expected = " and ".join(entry[0].name for entry in entries)
+    return f"stands in {table.name} and belongs to {expected}, or elsewhere in it"
+
+
+def stray_detail(transaction: Transaction, table: Table, key: bytes) -> str | None:
+    """Returns why a piece of a body, an attempt or a place should not be there."""
+    id = key[:ID]
+    record = transaction.get(Table.MESSAGES, id)
+    if record is None:
+        kept = table is Table.ATTEMPTS and transaction.get(Table.DELIVERED, id) is not None
+        return None if kept else f"is in {table.name} and has no message"
+    stored = readable_message(id, record)
+    inside = table is Table.BODIES and stored is not None and not stored[2]
+    return "is in BODIES, and its message has its body inside" if inside else None
 
 
 def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
-    """Every message stands where it belongs, and its lane is known. Adds up what each host holds."""
+    """Every message is in its indexes, and its lane has a record. Adds up in `held` what each host holds."""
     for transaction, (id, value) in walk(engine, Table.MESSAGES):
         fault = fault_of(transaction, Table.MESSAGES, id, value)
         if fault:
@@ -109,9 +141,9 @@ def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
             place = place_of(transaction, message)
         except CorruptRecord:
             continue
-        for seat in index_entries(message, place):
-            if not has_entry(transaction, seat):
-                yield Finding("index", id_text(id), f"belongs to {seat[0].name} and does not stand there")
+        for entry in index_entries(message, place):
+            if not has_entry(transaction, entry):
+                yield Finding("index", id_text(id), f"belongs to {entry[0].name} and does not stand there")
         if transaction.get(Table.PLACES, id) is None and any(prefixed(transaction, Table.ATTEMPTS, id)):
             yield Finding("place", id_text(id), "has attempts and no place")
         queued = place.standing in (Standing.WAITING, Standing.RETRY)
@@ -120,7 +152,7 @@ def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
 
 
 def _finished(engine: Engine) -> Iterator[Finding]:
-    """What the sweep of delivered records walks names each of them, once."""
+    """FINISHED, from which delivered records are swept, names each of them once."""
     listed = 0
     for transaction, row in walk(engine, Table.FINISHED):
         if fault_of(transaction, Table.FINISHED, *row):
@@ -132,7 +164,7 @@ def _finished(engine: Engine) -> Iterator[Finding]:
     with engine.read() as transaction:
         delivered = transaction.entries(Table.DELIVERED)
     if listed != delivered:
-        # Only now: of millions of delivered messages the ids alone take hundreds of megabytes.
+        # Only now: the ids of millions of delivered messages take hundreds of megabytes.
         yield from _unlisted(engine)
 
 
@@ -171,7 +203,9 @@ def summarised_lane(table: Table, key: bytes, value: bytes) -> bytes:
 
 
 def stray_summary(transaction: Transaction, table: Table, row: tuple[bytes, bytes], rules: StoreRules) -> bool:
-    """Whether this row is of no lane, or says something else of it. A missing or outdated summary is its lane's."""
+    """Whether a row belongs to no lane, or is not what its lane's summary asks for. A missing or outdated summary is a
+    fault of its lane.
+    """
     lane = summarised_lane(table, *row)
     record = transaction.get(Table.LANES, lane) if lane else None
     if record is None:
@@ -186,33 +220,3 @@ def _shares(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
     for host in sorted(set(counted) | {host for host in held if host is not None}):
         if counted[host] != held[host]:
             yield Finding("share", host, f"is counted with {counted[host]} bytes and holds {held[host]}")
-
-
-def stray_entry(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
-    """Why an index entry should not be there. What is wrong with the message's own records is told of those."""
-    id = entry_id(table, key, value)
-    record = transaction.get(Table.MESSAGES, id)
-    if record is None:
-        return f"stands in {table.name} and has no message"
-    stored = readable_message(id, record)
-    try:
-        seats = index_entries(stored[0], place_of(transaction, stored[0])) if stored else []
-        if table is Table.DEAD:
-            value = records.encode_dead(records.decode_dead(value)[0], DeadReason.EXHAUSTED)
-    except CorruptRecord:
-        return None
-    if stored is None or (table, key, value) in seats:
-        return None
-    return f"stands in {table.name} and belongs to {' and '.join(seat[0].name for seat in seats)}, or elsewhere in it"
-
-
-def stray_detail(transaction: Transaction, table: Table, key: bytes) -> str | None:
-    """Why a piece of a body, an attempt or a place should not be there."""
-    id = key[:ID]
-    record = transaction.get(Table.MESSAGES, id)
-    if record is None:
-        kept = table is Table.ATTEMPTS and transaction.get(Table.DELIVERED, id) is not None
-        return None if kept else f"is in {table.name} and has no message"
-    stored = readable_message(id, record)
-    inside = table is Table.BODIES and stored is not None and not stored[2]
-    return "is in BODIES, and its message has its body inside" if inside else None

@@ -1,9 +1,8 @@
-"""Mends what fsck finds, from the messages outward: what can't be read is set aside, indexes follow the messages, then
-summaries and shares are counted anew.
+"""Fixes what fsck finds: sets aside what can't be read, makes the indexes follow the messages, then computes summaries
+and shares anew.
 
-Every step is a walk in bounded transactions and can be repeated, so a repair that was interrupted is simply run again.
-Nothing is thrown away: whatever leaves the tables, other than what is computed from them, is in the set-aside file
-first.
+Every step is a walk in bounded transactions and can be repeated: an interrupted repair is simply run again. Nothing is
+lost. Every row that is removed, unless it is computed from others, is in the set-aside file first.
 """
 
 import json
@@ -48,12 +47,13 @@ from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.validation import readable_message
 
 _COMPUTED = (*SUMMARISED, Table.SHARES, Table.SHIFTS)
-
 Act = Callable[[Transaction, bytes, bytes], None]
+IndexMoments = Mapping[Table, int]
+"""The moments under which indexes hold a message."""
 
 
 class Repair:
-    """One repair of a stopped store. `now` names the set-aside file and dates circuits that begin anew."""
+    """One repair. `now` names the set-aside file and dates new circuits."""
 
     def __init__(self, engine: Engine, rules: StoreRules, now: int) -> None:
         self._engine = engine
@@ -61,19 +61,19 @@ class Repair:
         self._group = Group([], [], {}, 0, now, bytes(16))
         self._room = RoomKeeper(rules.host_share, engine.room)
         self._aside = SetAside(Path(engine.path), now)
-        self._clues: dict[MessageId, Clue] = {}
+        self._index_moments: dict[MessageId, IndexMoments] = {}
         self._done = Repaired()
 
     def run(self) -> Repaired:
-        # Delivered records first: one that can't be read must not condemn its message.
+        # Delivered records first: an unreadable one must not remove its message.
         for table in (Table.DELIVERED, *(table for table in Table if table not in (Table.DELIVERED, *_COMPUTED))):
             self._each(table, self._set_aside_unreadable(table))
         self._each(Table.MESSAGES, self._set_aside_delivered)
-        self._clues = gather(self._engine)
+        self._index_moments = index_moments(self._engine)
         self._each(Table.MESSAGES, self._give_place)
         for table in (*INDEXES, *DETAILS, Table.KEYS):
             self._each(table, self._set_aside_stray(table))
-        self._each(Table.MESSAGES, self._seat)
+        self._each(Table.MESSAGES, self._add_entries)
         self._list_delivered()
         for table in SUMMARISED:
             self._each(table, self._drop_summary(table))
@@ -84,7 +84,7 @@ class Repair:
         return self._done
 
     def _each(self, table: Table, act: Act) -> None:
-        """Act on every row of a table, a bounded transaction at a time."""
+        """Act on every row of a table, in bounded transactions."""
         last = None
         while True:
             self._engine.extend(STEP_BYTES)
@@ -130,20 +130,20 @@ class Repair:
         if transaction.get(Table.PLACES, id) is not None:
             return
         message = records.decode_message(id, value)[0]
-        place = settle(transaction, message, self._clues.get(id, {}))
+        place = recovered_place(transaction, message, self._index_moments.get(id, {}))
         if not is_default_place(message, place):
             transaction.put(Table.PLACES, id, records.encode_place(place))
             self._done.places += 1
 
-    def _seat(self, transaction: Transaction, id: bytes, value: bytes) -> None:
+    def _add_entries(self, transaction: Transaction, id: bytes, value: bytes) -> None:
         message = records.decode_message(id, value)[0]
         place = place_of(transaction, message)
-        for seat in index_entries(message, place):
-            if has_entry(transaction, seat):
+        for entry in index_entries(message, place):
+            if has_entry(transaction, entry):
                 continue
-            if seat[0] is Table.DEAD:
-                seat = index_entries(message, place, reason_of(transaction, id, place))[0]
-            put_row(transaction, *seat)
+            if entry[0] is Table.DEAD:
+                entry = index_entries(message, place, recovered_reason(transaction, id, place))[0]
+            put_row(transaction, *entry)
             self._done.entries += 1
         if place.standing in (Standing.WAITING, Standing.RETRY):
             work = GroupWork(transaction, self._group, self._rules, self._room)
@@ -153,7 +153,7 @@ class Repair:
     # -- delivered records -------------------------------------------------------------------------------------------
 
     def _list_delivered(self) -> None:
-        """FINISHED names every delivered record, once. Which ones it names is asked only if the numbers differ."""
+        """Make FINISHED name every delivered record once. Which ones it names is read only if the numbers differ."""
         self._each(Table.FINISHED, self._relist(_is_delivered))
         listed = sum(len(ids_of(ids)) for _, (_, ids) in walk(self._engine, Table.FINISHED))
         with self._engine.read() as transaction:
@@ -211,13 +211,9 @@ def _is_delivered(transaction: Transaction, id: MessageId) -> bool:
     return transaction.get(Table.DELIVERED, id) is not None
 
 
-Clue = Mapping[Table, int]
-"""The moments that indexes hold a message under."""
-
-
-def gather(engine: Engine) -> dict[MessageId, Clue]:
-    """Clues to messages without a place, other than that they wait since they were born."""
-    clues: dict[MessageId, dict[Table, int]] = {}
+def index_moments(engine: Engine) -> dict[MessageId, IndexMoments]:
+    """Returns the index entries of messages that have no place, except those that wait since they were born."""
+    found: dict[MessageId, dict[Table, int]] = {}
     for table in (Table.DEAD, Table.RETRY, Table.AGING, Table.WAITING):
         for transaction, (key, value) in walk(engine, table):
             id = entry_id(table, key, value)
@@ -229,45 +225,50 @@ def gather(engine: Engine) -> dict[MessageId, Clue]:
             if stored is None or lane_key(stored[0].lane) != lane:
                 continue
             if table is not Table.WAITING or moment != stored[0].born:
-                clues.setdefault(id, {})[table] = moment
-    return dict(clues)
+                found.setdefault(id, {})[table] = moment
+    return dict(found)
 
 
-def settle(transaction: Transaction, message: Message, clue: Clue) -> Place:
-    """The place of a message that has none in PLACES: where it stands, else by the clues, else its lane's queue."""
+def recovered_place(transaction: Transaction, message: Message, moments: IndexMoments) -> Place:
+    """Returns the place of a message that has none in PLACES: where it is active or queued, else where indexes hold it,
+    else in its lane's queue.
+
+    One lost record must neither revive a dead message nor send a retry too early.
+    """
     attempts = attempts_of(transaction, message.id)
     number = attempts[-1].number if attempts else 0
     if transaction.get(Table.ACTIVE, message.id) is not None:
         return Place(Standing.ACTIVE, message.born, attempts=number)
     queued = has_row(transaction, Table.WAITING, lane_key(message.lane), stamp(message.born, message.id))
     tried = _tried(attempts)
-    if not queued and Table.DEAD in clue:
-        return Place(Standing.DEAD, message.born, clue[Table.DEAD], max(0, tried - 1), number)
-    if not queued and Table.RETRY in clue:
-        # One that was never tried stands there because of its delay, which no probe may go before.
-        return Place(
-            Standing.RETRY, clue.get(Table.AGING, message.born), clue[Table.RETRY], tried, number, held=not attempts
-        )
-    born = message.born if queued else clue.get(Table.WAITING, message.born)
+    if not queued and Table.DEAD in moments:
+        return Place(Standing.DEAD, message.born, moments[Table.DEAD], max(0, tried - 1), number)
+    if not queued and Table.RETRY in moments:
+        born = moments.get(Table.AGING, message.born)
+        # Without attempts it is there because of its delay: no probe may go before that.
+        return Place(Standing.RETRY, born, moments[Table.RETRY], tried, number, held=not attempts)
+    born = message.born if queued else moments.get(Table.WAITING, message.born)
     return Place(Standing.WAITING, born, attempts=number)
 
 
 def _tried(attempts: list[Attempt]) -> int:
-    """Attempts of the present life that used up a number: its first one, and its retries."""
+    """Counts the first attempt and the retries since the message was last replayed."""
     tried = 0
     for attempt in attempts:
         tried = 1 if attempt.kind is AttemptKind.FIRST else tried + (attempt.kind is AttemptKind.RETRY)
     return tried
 
 
-def reason_of(transaction: Transaction, id: MessageId, place: Place) -> DeadReason:
-    """Why a message died whose letter was lost: a last attempt that ended at that moment was the end of it."""
+def recovered_reason(transaction: Transaction, id: MessageId, place: Place) -> DeadReason:
+    """Returns why a message without a dead letter died. If an attempt ended at that moment, it was the last one."""
     ends = [attempt.at + attempt.duration for attempt in attempts_of(transaction, id)]
     return DeadReason.EXHAUSTED if place.due in ends else DeadReason.EXPIRED
 
 
 class SetAside:
-    """A file that comes to be with its first row."""
+    """The file with the rows that a repair removes: a JSON line for each row, its bytes in hex. It is made with its
+    first row.
+    """
 
     def __init__(self, folder: Path, now: int) -> None:
         moment = rfc3339(now).replace("-", "").replace(":", "")
@@ -280,7 +281,7 @@ class SetAside:
         self._lines.append(json.dumps(row).encode() + b"\n")
 
     def flush(self) -> None:
-        """Everything so far is on disk."""
+        """Write all rows so far to disk; called before the commit that removes them."""
         if not self._lines:
             return
         with open_private(self.path, "ab" if self.count else "xb") as file:

@@ -1,8 +1,7 @@
-"""The lines of an export back into a store: in batches, each one transaction with everything that belongs to it.
+"""Puts the lines of an export into a store, a batch in each transaction.
 
-What is already there stays as it is and is counted as skipped, so an import that was interrupted is simply repeated.
-A line is encoded before its batch is written: one that can't be is reported with its number, and nothing of it is
-stored.
+What is already there stays as it is and counts as skipped, so an interrupted import is simply repeated. A line is
+encoded before its batch is written: a bad one is reported with its number, and nothing of it is stored.
 """
 
 from collections import Counter
@@ -31,10 +30,10 @@ NEVER_BEFORE = -1
 
 @dataclass(slots=True)
 class Piece:
-    """One line, encoded: by which rows it is known, and all the rows that it adds.
+    """One line, encoded: the rows that it adds, and the rows that show it is already there.
 
-    `lane` is the one whose summary it changes; `waits` tells that its lane needs a record, `holds` is its body's size
-    against the host's share. An idempotency key is a `use` of it instead: the store has its own epochs.
+    `lane` is the lane whose summary changes. With `waits` the lane needs a record. `holds` is the size of the body,
+    which counts for the host's share. An idempotency key is a `use` instead: the store has epochs of its own.
     """
 
     kind: str
@@ -58,8 +57,6 @@ class Piece:
 
 
 class Import:
-    """One import."""
-
     def __init__(self, engine: Engine, rules: StoreRules, now: int) -> None:
         self._engine = engine
         self._rules = rules
@@ -70,7 +67,6 @@ class Import:
         return maintenance.take(source, bad_line, _encoded, self._write)
 
     def _write(self, batch: list[Piece]) -> "Counter[str]":
-        """One transaction."""
         added: Counter[str] = Counter()
         claim = claim_of(sum(piece.holds is not None for piece in batch), sum(piece.size for piece in batch))
         self._engine.extend(claim)
@@ -86,7 +82,7 @@ class Import:
                     _add(work, piece)
                     finished += [piece.finished] if piece.finished else []
             if finished:
-                # One entry a batch, as the ledger does; it is swept when the last of them is due.
+                # One row for the batch, as the ledger writes them. It is swept when the last of them is due.
                 key = stamp(max(moment for moment, _ in finished), finished[0][1])
                 transaction.put(Table.FINISHED, key, b"".join(id for _, id in finished))
             for lane in work.touched:

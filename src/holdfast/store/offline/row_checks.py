@@ -1,4 +1,4 @@
-"""Reads one row of any table strictly, for fsck, repair and export."""
+"""Checks one row of any table strictly, for fsck, repair and export."""
 
 from collections.abc import Callable
 
@@ -25,11 +25,11 @@ STAMP, KEY, SPAN = 24, 20, 16
 
 
 NUMBERED = (18, 22)
-"""The same of numbered rows."""
+"""Bytes of numbered keys."""
 
 
 def fault_of(transaction: Transaction, table: Table, key: bytes, value: bytes) -> str | None:
-    """What is wrong with this row by itself; None if it can be read."""
+    """Returns what is wrong with a row by itself; None if it can be read."""
     reader = _READERS.get(table)
     try:
         if reader is not None:
@@ -50,7 +50,7 @@ def _check_numbered(key: bytes, what: str) -> None:
 
 
 def _message(transaction: Transaction, key: bytes, value: bytes) -> None:
-    """With its body, which has to be whole."""
+    """The body has to be complete."""
     _check_length(key, ID, "an id")
     message, size, apart = records.decode_message(key, value)
     check_message(message, size)
@@ -62,7 +62,7 @@ def _message(transaction: Transaction, key: bytes, value: bytes) -> None:
 
 
 def _check_pieces(transaction: Transaction, id: bytes, size: int) -> None:
-    """One after the other: a body is not read as a whole to be counted."""
+    """Piece by piece, so that a body is never in memory as a whole."""
     there = 0
     for number, (key, piece) in enumerate(prefixed(transaction, Table.BODIES, id)):
         if key != records.numbered(id, number):
