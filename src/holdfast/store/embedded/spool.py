@@ -269,7 +269,7 @@ def _dated_now(each: StoredMessage, now: int) -> StoredMessage:
 
 
 class _TryDatabase(Hearing):
-    """Called with the result of a message on its way to the database. If that is unreachable, the message stays here."""
+    """Called with the result of a message on its way to the database. If that is unreachable, it stays here."""
 
     __slots__ = ("_done", "_operation", "_spool")
 
