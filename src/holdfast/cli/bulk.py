@@ -110,12 +110,9 @@ def carry_out(client: ControlClient, bulk: Bulk, total: int | None, as_json: boo
             while not bulk.done and not is_interrupted():
                 bulk.step(client)
                 bar.show(bulk.count)
-    except CommandError:
-        if bulk.count:
+    except (CommandError, KeyboardInterrupt) as error:
+        if bulk.count or isinstance(error, KeyboardInterrupt):
             bulk.print(as_json)
-        raise
-    except KeyboardInterrupt:
-        bulk.print(as_json)
         raise
     bulk.print(as_json)
     if not bulk.done:

@@ -9,17 +9,7 @@ from datetime import datetime
 from holdfast.cli.arguments import add_control, add_watch, command_parser, name
 from holdfast.cli.client import BULK_TIMEOUT, PAGE, ControlClient, Document, segment
 from holdfast.cli.errors import clean
-from holdfast.cli.output import (
-    Table,
-    absolute,
-    colour_wanted,
-    count,
-    facts,
-    list_lines,
-    painted,
-    relative,
-    show,
-)
+from holdfast.cli.output import Table, absolute, colour_wanted, count, facts, list_lines, painted, relative, show
 
 STATES = ("enabled", "disabled", "frozen")
 
@@ -191,11 +181,7 @@ def probe(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with ControlClient(options) as client:
         answer = client.post(f"/v1/circuits/{segment(options.host)}/probe", {})
-    print(json.dumps(answer) if options.json else clean(probe_text(answer)))
-    return 0
-
-
-def probe_text(answer: Document) -> str:
     circuit = answer["circuit"]
     what = "is probed now" if circuit["waiting"] else "has nothing waiting: the next message to arrive is the probe"
-    return f"{circuit['host']} {what}"
+    print(json.dumps(answer) if options.json else clean(f"{circuit['host']} {what}"))
+    return 0

@@ -41,7 +41,7 @@ class Response:
     content: bytes
 
     def json(self) -> Any:
-        """ValueError if the content is not JSON."""
+        """None if the content is not JSON."""
         return _parse_json(self.content)
 
 
@@ -60,12 +60,7 @@ class HttpClient:
         self._close()
 
     def exchange(
-        self,
-        method: str,
-        path: str,
-        headers: Headers = (),
-        content: bytes = b"",
-        timeout: float | None = ANSWER_TIMEOUT,
+        self, method: str, path: str, headers: Headers, content: bytes = b"", timeout: float | None = ANSWER_TIMEOUT
     ) -> Response:
         """Returns a 2xx answer. Adds no header but Host and Content-Length: a webhook's go on to its receiver."""
         answer = self._request(method, path, headers, content, timeout)
@@ -167,10 +162,7 @@ class HttpClient:
             raise CommandError(f"the gateway on {self._where} closed the connection: {error}") from error
 
     def _refusal(self, content: bytes) -> CommandError:
-        try:
-            problem = _parse_json(content)
-        except ValueError:
-            problem = None
+        problem = _parse_json(content)
         if not isinstance(problem, dict) or not isinstance(problem.get("detail"), str):
             return self.not_a_gateway()
         detail = problem["detail"]
@@ -227,11 +219,7 @@ class ControlClient(HttpClient):
         headers = [(b"accept", b"application/json")]
         if content:
             headers.append((b"content-type", b"application/json"))
-        response = self.exchange(method, path, headers, content, timeout)
-        try:
-            document = response.json()
-        except ValueError:
-            document = None
+        document = self.exchange(method, path, headers, content, timeout).json()
         if not isinstance(document, dict):
             raise self.not_a_gateway()
         return document
@@ -243,8 +231,8 @@ def segment(name: str) -> str:
 
 
 def _parse_json(content: bytes) -> Any:
-    """ValueError if it is not JSON, or nested too deep: the server may not be a gateway."""
+    """None if it is not JSON, or nested too deep: the server may not be a gateway."""
     try:
         return json.loads(content)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
+    except (ValueError, RecursionError):
+        return None

@@ -3,9 +3,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from typing import IO
 from urllib.parse import urlencode
 
 from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, name
@@ -18,7 +17,6 @@ from holdfast.cli.output import (
     count,
     human_size,
     list_lines,
-    parse_moment,
     relative,
     resolved,
     timestamp,
@@ -119,28 +117,21 @@ def _export(client: ControlClient, options: argparse.Namespace) -> None:
             sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
         return
+    number, total = 0, _known_total(client, options)
     try:
         # The old content of the file stays until all of the new one is on disk.
-        with written_beside(options.file) as file:
-            number, size = _write(file, lines, _known_total(client, options))
+        with written_beside(options.file) as file, ProgressBar("exported", total) as bar:
+            for number, line in enumerate(lines, 1):
+                file.write(line + b"\n")
+                if not number % 100:
+                    bar.show(number)
+            size = file.tell()
     except CannotWrite as error:
         raise CommandError(str(error)) from error
     if options.json:
         print(json.dumps({"exported": number, "bytes": size, "file": options.file}))
     else:
         print(clean(f"{count(number, 'dead message')} exported to {options.file} ({human_size(size)})"))
-
-
-def _write(file: IO[bytes], lines: Iterable[bytes], total: int | None) -> tuple[int, int]:
-    """Returns the number of lines and bytes."""
-    number = 0
-    with ProgressBar("exported", total) as bar:
-        for number, line in enumerate(lines, 1):
-            file.write(line + b"\n")
-            if not number % 100:
-                bar.show(number)
-    file.flush()
-    return number, file.tell()
 
 
 # -- list ------------------------------------------------------------------------------------------------------------
@@ -169,11 +160,11 @@ def _matching_pages(client: ControlClient, options: argparse.Namespace) -> Itera
 
 def matches(message: Document, wanted: dict[str, str]) -> bool:
     """Applies the filter as replay and drop do."""
-    died = parse_moment(message["finished_at"])
+    died = datetime.fromisoformat(message["finished_at"])
     return (
         wanted.get("reason") in (None, message["dead_reason"])
-        and ("since" not in wanted or died >= parse_moment(wanted["since"]))
-        and died < parse_moment(wanted["until"])
+        and ("since" not in wanted or died >= datetime.fromisoformat(wanted["since"]))
+        and died < datetime.fromisoformat(wanted["until"])
     )
 
 

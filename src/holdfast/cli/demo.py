@@ -74,9 +74,8 @@ class StoryOutput:
         self._headings = 0
 
     def begin(self, page: str, terms: str) -> None:
-        self._print("holdfast demo: days in the life of a gateway, in less than a minute. Ctrl-C ends it.")
-        self._print(f"Watch along: {page}")
-        self._print(*wrapped(terms, WIDTH))
+        title = "holdfast demo: days in the life of a gateway, in less than a minute. Ctrl-C ends it."
+        self._print(title, f"Watch along: {page}", *wrapped(terms, WIDTH))
 
     def heading(self, text: str) -> None:
         self._headings += 1

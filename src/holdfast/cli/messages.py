@@ -18,7 +18,6 @@ from holdfast.cli.output import (
     human_size,
     list_lines,
     painted,
-    parse_moment,
     relative,
     shortened,
     took,
@@ -205,7 +204,9 @@ def next_step(message: Document, now: datetime) -> str:
     which = f"retry {message['retry'] + 1}" if state == MessageState.RETRYING else "the first attempt"
     if due is None:
         return f"{which}, as soon as its host has room"
-    return f"{which} {relative(due, now)}" if parse_moment(due) > now else f"{which}, due {relative(due, now)}"
+    return (
+        f"{which} {relative(due, now)}" if datetime.fromisoformat(due) > now else f"{which}, due {relative(due, now)}"
+    )
 
 
 # -- retry and drop --------------------------------------------------------------------------------------------------

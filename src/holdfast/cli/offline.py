@@ -21,7 +21,6 @@ from holdfast.store.files import written_beside
 from holdfast.store.maintenance import Maintained
 from holdfast.store.offline.offline_store import (
     Finding,
-    Imported,
     NotAnExport,
     OfflineStore,
     Repaired,
@@ -124,7 +123,9 @@ def import_(arguments: list[str]) -> int:
     with _exported_lines(options.file) as lines, _opened(options, create=True) as store:
         done = store.take(lines, bad_line)
     document = {**asdict(done), "added": dict(done.added), "skipped": dict(done.skipped)}
-    print(json.dumps(document) if options.json else _imported_text(done))
+    kinds = ", ".join(f"{done.added[kind]:,} {name}" for kind, name in _PLURALS.items())
+    text = f"imported {kinds}; {done.skipped.total():,} were there already; {count(done.bad, 'bad line')}"
+    print(json.dumps(document) if options.json else text)
     if not done.complete:
         warn(f"{options.file}: lines are missing; the file was cut off or changed")
     return 0 if done.complete and not done.bad else 1
@@ -143,11 +144,6 @@ def _exported_lines(name: str) -> Iterator[Iterator[bytes]]:
         except NotAnExport as error:
             raise CommandError(f"{name}: {error}") from error
         yield lines
-
-
-def _imported_text(done: Imported) -> str:
-    kinds = [f"{done.added[kind]:,} {name}" for kind, name in _PLURALS.items()]
-    return f"imported {', '.join(kinds)}; {done.skipped.total():,} were there already; {count(done.bad, 'bad line')}"
 
 
 def compact(arguments: list[str]) -> int:

@@ -157,11 +157,6 @@ def gateway_time(status: dict[str, Any]) -> datetime:
     return wall_clock() + timedelta(seconds=status.get("clock", {}).get("offset", 0))
 
 
-def parse_moment(text: str) -> datetime:
-    """Reads a moment as the gateway writes it: RFC 3339."""
-    return datetime.fromisoformat(text)
-
-
 def parse_when(text: str) -> When:
     """Reads RFC 3339 (UTC without a zone), or such as "30m" for that long ago; ValueError if it is neither."""
     ago = _AGO.fullmatch(text)
@@ -185,7 +180,7 @@ def relative(text: str | None, now: datetime) -> str:
     """A moment relative to now: "in 4m", "3h ago", "now"; a dash for None."""
     if text is None:
         return "-"
-    distance = parse_moment(text) - now
+    distance = datetime.fromisoformat(text) - now
     amount = _span(abs(distance))
     if amount == "0s":
         return "now"
@@ -196,7 +191,7 @@ def absolute(text: str | None, now: datetime) -> str:
     """The moment, and how far from now it is."""
     if text is None:
         return "-"
-    return f"{parse_moment(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({relative(text, now)})"
+    return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({relative(text, now)})"
 
 
 def _span(duration: timedelta) -> str:

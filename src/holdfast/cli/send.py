@@ -6,14 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from holdfast.cli.arguments import (
-    add_config,
-    add_json,
-    command_parser,
-    format_address,
-    load_config,
-    parse_address,
-)
+from holdfast.cli.arguments import add_config, add_json, command_parser, format_address, load_config, parse_address
 from holdfast.cli.client import HttpClient
 from holdfast.cli.errors import MISUSED, CommandError, warn
 
@@ -34,11 +27,8 @@ def send(arguments: list[str]) -> int:
         id = response.headers.get("holdfast-message-id")
         if id is None:
             raise client.not_a_gateway()
-    if options.json:
-        # An ack_status of 204 has no body.
-        print(json.dumps(response.json() if response.content else {"id": id}))
-    else:
-        print(id)
+    # With an ack_status of 204 there is no body.
+    print(json.dumps(response.json() or {"id": id}) if options.json else id)
     if response.headers.get("holdfast-duplicate") == "true":
         warn("this key was used before; nothing new was queued")
     return 0
@@ -51,21 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     data = parser.add_mutually_exclusive_group()
     data.add_argument("-d", "--data", metavar="DATA", help="the body")
     data.add_argument("--data-file", metavar="FILE", help="a file with the body; - for stdin")
-    parser.add_argument(
-        "-H",
-        "--header",
-        dest="headers",
-        metavar="'Name: value'",
-        type=_header,
-        action="append",
-        default=[],
-        help="a header of the webhook; may be repeated",
-    )
+    header = parser.add_argument("-H", "--header", dest="headers", type=_header, action="append", default=[])
+    header.metavar, header.help = "'Name: value'", "a header of the webhook; may be repeated"
     parser.add_argument("--key", metavar="KEY", type=_field, help="the idempotency key: the same again queues nothing")
     parser.add_argument("--delay", metavar="30s", type=_field, help="delay the first attempt")
-    parser.add_argument(
-        "--to", metavar="ADDR", type=_address, help="the gateway (default: listen.ingest of the config)"
-    )
+    parser.add_argument("--to", metavar="ADDR", type=_address, help="the gateway (default: the config's listen.ingest)")
     parser.add_argument("--token-file", metavar="FILE", help="the gateway's token (default: ingest.token_file)")
     add_config(parser)
     add_json(parser)
@@ -104,17 +84,15 @@ def _read(path: Path) -> bytes:
 
 
 def _headers(options: argparse.Namespace, body: bytes | None, token: bytes | None) -> list[Header]:
-    headers: list[Header] = [(b"Holdfast-Target", options.url)]
-    if token is not None:
-        headers.append((b"Holdfast-Token", token))
-    if options.key is not None:
-        headers.append((b"Idempotency-Key", options.key))
-    if options.delay is not None:
-        headers.append((b"Holdfast-Delay", options.delay))
     has_type = any(name.lower() == b"content-type" for name, _ in options.headers)
-    if body is not None and not has_type:
-        headers.append((b"Content-Type", content_type_of(body)))
-    return [*headers, *options.headers]
+    given = {
+        b"Holdfast-Target": options.url,
+        b"Holdfast-Token": token,
+        b"Idempotency-Key": options.key,
+        b"Holdfast-Delay": options.delay,
+        b"Content-Type": None if body is None or has_type else content_type_of(body),
+    }
+    return [*((name, value) for name, value in given.items() if value is not None), *options.headers]
 
 
 def content_type_of(body: bytes) -> bytes:

@@ -43,7 +43,7 @@ def status_lines(document: Document, now: datetime, colour: bool = False) -> lis
                 *_waiting(document, now),
                 *_spooled(document["store"], now),
                 ("dead", f"{document['store']['dead']:,}"),
-                ("circuits", _counts(document["circuits"])),
+                ("circuits", ", ".join(f"{number:,} {state}" for state, number in document["circuits"].items())),
                 ("totals", _totals(document["totals"])),
             ]
         ),
@@ -84,7 +84,7 @@ def _store(store: Document) -> str:
 
 
 def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:
-    waiting, queues = document["store"]["waiting"], document["queues"]
+    waiting, queues, expiry = document["store"]["waiting"], document["queues"], document["earliest_expiry_at"]
     under_way = f"{document['in_flight']:,} in flight"
     if not waiting:
         return [("waiting", f"nothing; {under_way}")]
@@ -92,7 +92,7 @@ def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:
         ("waiting", f"{waiting:,}: {queues['first']:,} first attempts, {queues['retry']:,} retries; {under_way}"),
         ("oldest", relative(document["oldest_waiting_at"], now)),
         ("next due", relative(document["next_due_at"], now)),
-        ("expiry", _expiry(document["earliest_expiry_at"], now)),
+        ("expiry", f"the earliest {relative(expiry, now)}" if expiry else "none: every circuit is enabled"),
     ]
 
 
@@ -101,14 +101,6 @@ def _spooled(store: Document, now: datetime) -> list[tuple[str, str]]:
         return []
     first = relative(store["spooling_since"], now)
     return [("spool", f"{store['spool']:,} wait on this machine's disk for the database; the first came {first}")]
-
-
-def _expiry(earliest: str | None, now: datetime) -> str:
-    return "none: every circuit is enabled" if earliest is None else f"the earliest {relative(earliest, now)}"
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{number:,} {name}" for name, number in counts.items())
 
 
 def _totals(totals: dict[str, Any]) -> str:

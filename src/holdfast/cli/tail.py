@@ -1,13 +1,13 @@
 """`holdfast tail`: events as they happen, one line each."""
 
 import json
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.arguments import add_control, command_parser
 from holdfast.cli.client import ControlClient, Document
 from holdfast.cli.errors import clean
-from holdfast.cli.output import colour_wanted, count, painted, parse_moment, took
+from holdfast.cli.output import colour_wanted, count, painted, took
 
 _NAME_WIDTH = len("messages_expired")
 _NO_TIME = " " * len("12:00:00.000")
@@ -30,7 +30,7 @@ def event_line(event: Document, colour: bool = False) -> str:
     parts = [fields.pop("host", None), fields.pop("message", None), _details(name, fields)]
     return "  ".join(
         [
-            f"{parse_moment(time).astimezone(UTC):%H:%M:%S.%f}"[:-3] if time else _NO_TIME,
+            f"{datetime.fromisoformat(time).astimezone(UTC):%H:%M:%S.%f}"[:-3] if time else _NO_TIME,
             painted(clean(name).ljust(_NAME_WIDTH), colour),
             *(clean(part) for part in parts if part),
         ]
@@ -60,7 +60,9 @@ def _attempt(fields: Document) -> str:
     result = f"{fields.get('error') or fields.get('status')} in {took(fields['duration'])}"
     parts = [f"attempt {fields['number']} ({fields['kind']}): {result}"]
     if "next_attempt_at" in fields:
-        parts.append(f"retry {fields['retry']} at {parse_moment(fields['next_attempt_at']).astimezone(UTC):%H:%M:%S}")
+        parts.append(
+            f"retry {fields['retry']} at {datetime.fromisoformat(fields['next_attempt_at']).astimezone(UTC):%H:%M:%S}"
+        )
     if fields.get("error") and fields.get("detail"):  # with a status the detail only repeats it
         parts.append(fields["detail"])
     return ", ".join(parts)
