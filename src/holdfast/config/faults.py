@@ -1,7 +1,7 @@
-"""What is wrong with a config: one ConfigFault a finding, one ConfigError for all of them together.
+"""The faults of a config: a ConfigFault each, and one ConfigError for all of them.
 
-A fault names the key and what is allowed. The value shows only where it was understood and can't be a secret: a number,
-a duration, a network. Text that nobody could read may be a secret that was put under the wrong key.
+A fault names the key and what is allowed. It shows the value only if it was understood and can't be a secret: a number,
+a duration, a network. Text that was not understood may be a secret under the wrong key.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One finding. `allowed` is empty where the problem itself says what to do."""
+    """`allowed` is empty if the problem says what to do."""
 
     key: str
     problem: str
     allowed: str = ""
 
     def __str__(self) -> str:
-        # Keys come from outside too, and a fault is one line.
+        # The key is input too, and a fault is one line.
         key = self.key if self.key.isprintable() else quoted(self.key)
         line = f"{key}: {self.problem}"
         return f"{line}; allowed: {self.allowed}" if self.allowed else line
@@ -39,7 +39,7 @@ class ConfigError(Exception):
 
 
 class BadValue(ValueError):
-    """A value that its reader refuses, for one reason or more: each a (problem, allowed) pair."""
+    """A reader refuses a value, for one or more reasons: pairs of problem and allowed."""
 
     def __init__(self, *reasons: tuple[str, str]) -> None:
         super().__init__(reasons)
@@ -47,8 +47,8 @@ class BadValue(ValueError):
 
 
 def unreadable(path: Path, error: OSError) -> str:
-    """Why a file that a config names can't be read. Of a path that leads nowhere only what exists is shown: the rest
-    may be the secret itself, put where its file belongs.
+    """Why a file that a config names can't be read. Only the part of the path that exists is shown: the rest may be the
+    secret itself, written in place of its file.
     """
     reason = f"can't be read: {error.strerror or error}"
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
@@ -56,19 +56,19 @@ def unreadable(path: Path, error: OSError) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as TOML would spell it, on one line and short, whatever characters it holds."""
+    """A name in quotes as in TOML, on one line and short, whatever characters it holds."""
     short = name if len(name) <= 80 else name[:77] + "..."
     return '"' + "".join(_visible(character) for character in short) + '"'
 
 
 def show(value: object) -> str:
-    """A value as it may be shown: numbers as they are, and of all else the kind."""
+    """A value as it may be shown: numbers as they are, otherwise only the type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return "this text"
     if isinstance(value, int | float):
-        # Python refuses to spell integers of thousands of digits.
+        # Python refuses to convert integers of thousands of digits.
         return str(value) if isinstance(value, float) or abs(value) < 10**20 else "a huge number"
     if isinstance(value, list):
         return "a list"

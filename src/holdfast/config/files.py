@@ -1,7 +1,8 @@
-"""Reading the config's own file, and those that it names: never without end, and never waiting while a gateway runs.
+"""Reads the config file and the files that it names: bounded in size, and without waiting while a gateway runs.
 
-What a config names is looked at while webhooks are sent, so it is a regular file of a bounded size. The config itself
-may be a pipe (`<(...)`, /dev/stdin), which is waited for at start. All errors are OSErrors, their text says why.
+The files that a config names are read while webhooks are sent, so they must be regular files of a bounded size. The
+config itself may be a pipe (`<(...)`, /dev/stdin), which is waited for at start. The text of each OSError
+says why.
 """
 
 import errno
@@ -13,30 +14,30 @@ from pathlib import Path
 from select import POLLIN, poll
 
 MOST = 4 << 20
-"""Bytes of a file that a config names. The largest is a list of authorities: the system's takes a quarter of a MiB."""
+"""Bytes of a file that a config names. The largest is a list of authorities; the system's has a quarter of a MiB."""
 MOST_OF_CONFIG = 1 << 20
 PATIENCE = 10.0
-"""Seconds without a byte after which a config that is a pipe is given up."""
+"""Seconds without a byte after which reading a config from a pipe fails."""
 
 _PART = 1 << 16
 
 
 def stat_regular(path: Path) -> os.stat_result:
-    """Fails also for what reading might wait for or never end: a pipe, a device, too much."""
+    """Raises an OSError for anything but a regular file of a bounded size."""
     found = path.stat()
-    _judge(found)
+    _check(found)
     return found
 
 
 def read_regular(path: Path) -> bytes:
-    """The same of what is opened, whatever was there before; and what is in it."""
+    """The content of a regular file of a bounded size. The checks are made on the open file."""
     with _opened(path) as descriptor:
-        _judge(os.fstat(descriptor))
+        _check(os.fstat(descriptor))
         return _read(descriptor, MOST, 0)
 
 
 def read_config(path: Path, *, again: bool) -> bytes:
-    """The config's own file; `again` while a gateway runs. A pipe would be empty then, and so a valid config."""
+    """The config's own file. `again` while a gateway runs: a pipe would be empty then, which is a valid config."""
     with _opened(path) as descriptor:
         if again and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             raise OSError(errno.ESPIPE, "it is a pipe, which can be read only once")
@@ -45,7 +46,7 @@ def read_config(path: Path, *, again: bool) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Without waiting for whoever might write to it."""
+    """Opens a file without waiting for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -53,7 +54,7 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _judge(found: os.stat_result) -> None:
+def _check(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
     if found.st_size > MOST:
@@ -61,11 +62,11 @@ def _judge(found: os.stat_result) -> None:
 
 
 def _read(descriptor: int, most: int, patience: float) -> bytes:
-    """A regular file always has something to read, or its end."""
-    coming = poll()
-    coming.register(descriptor, POLLIN)
+    """`poll` never waits for a regular file."""
+    ready = poll()
+    ready.register(descriptor, POLLIN)
     data = bytearray()
-    while coming.poll(patience * 1000):
+    while ready.poll(patience * 1000):
         part = os.read(descriptor, _PART)
         if not part:
             return bytes(data)

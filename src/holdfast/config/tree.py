@@ -1,7 +1,6 @@
-"""The frozen Config tree: what the rest of holdfast reads.
+"""The frozen Config tree. Durations are milliseconds, sizes are bytes, paths are absolute.
 
-Everything is resolved here: durations are milliseconds, sizes are bytes, paths are absolute, and where `None`
-is possible its comment says what it stands for.
+The sections [retry] and [circuit] are core's own classes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from holdfast.core.store_rules import StoreRules
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds. Port 0 takes any free port; an IPv6 host is kept without its brackets."""
+    """Host and port. A listener with port 0 takes any free port; an IPv6 host has no brackets."""
 
     host: str
     port: int
@@ -30,14 +29,14 @@ class Address:
 class Listen:
     ingest: Address
     status: Address
-    probe: Address | None  # None: there is none
+    probe: Address | None  # None: no such listener
     control: Path
-    control_group: str | None  # a group's name or number; None: the socket is for its owner alone
+    control_group: str | None  # a name or number; None: only the owner may use the socket
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DatabaseUrl:
-    """Where a database is. As text it is its hosts and its name: all else in a URL is a secret, or may hold one."""
+    """The URL of a database. As text it shows only hosts and name: the rest is secret, or may be."""
 
     whole: str
     shown: str
@@ -52,7 +51,7 @@ class Store:
     max_size: int  # bytes
     host_share: float  # part of max_size, above 0 and at most 1
     url: DatabaseUrl | None  # None: the embedded store, in `path`
-    spool: bool  # whether webhooks are accepted into `path` while the database is away
+    spool: bool  # accept webhooks into `path` while the database is unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Ingest:
     hosts: tuple[str, ...]  # lower case, without port or brackets
     proxy_hosts: tuple[str, ...]  # patterns: "*", "*.example.com", "host"
     upgrade_to_https: tuple[str, ...]  # patterns
-    token_file: Path | None  # None: no token is asked for
+    token_file: Path | None  # None: no token is required
     idempotency: int  # ms
     max_delay: int  # ms
 
@@ -82,9 +81,9 @@ class Delivery:
     rate_per_host: float  # requests a second; 0: no limit
     max_answer: int  # bytes
     user_agent: str | None  # None: holdfast/<version>
-    ca_file: Path | None  # None: the system's authorities alone
+    ca_file: Path | None  # None: only the system's authorities
     proxy: Address | None  # None: targets are dialled directly
-    proxy_credentials_file: Path | None  # None: the proxy asks for none
+    proxy_credentials_file: Path | None  # None: the proxy needs none
     no_proxy: tuple[str, ...]  # networks or patterns, as in Egress
 
 
@@ -106,17 +105,17 @@ class Retention:
 class Drain:
     timeout: int  # ms
     linger: int  # ms
-    handoff: Address | None  # None: what waits stays here
+    handoff: Address | None  # None: waiting messages stay here
 
     @property
     def handoff_time(self) -> int:
-        """Milliseconds of `timeout` that are kept for the hand-over, however much is due: a third."""
+        """Milliseconds of `timeout` that are reserved for the hand-over: a third."""
         return self.timeout // 3 if self.handoff is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    split: bool  # whether ingest has a process of its own
+    split: bool  # ingest runs in a process of its own
     watch_config: bool
 
 
@@ -128,7 +127,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Where a route's signing secrets come from: a file or an environment variable, one of the two."""
+    """The source of a route's signing secrets: either a file or an environment variable."""
 
     scheme: Literal["standard-webhooks"]
     secret_file: Path | None
@@ -138,7 +137,7 @@ class Sign:
 @dataclass(frozen=True, slots=True)
 class Route:
     url: str
-    headers: tuple[tuple[str, str], ...]  # names as the operator spelled them
+    headers: tuple[tuple[str, str], ...]  # names as written
     sign: Sign | None  # None: messages are not signed
     timeout: int | None  # ms; None: delivery.timeout
     rate: float  # requests a second; 0: no limit

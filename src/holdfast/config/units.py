@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: "84800ms", "10m", "1MiB". Exact integers on our side."""
+"""Durations and sizes as people write them, "84800ms", "10m", "1MiB", and as exact integers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 from holdfast.config.faults import quoted, show
 
-# Both tables from the smallest unit to the largest; the formatters rely on it.
+# From the smallest unit to the largest: the formatters rely on this order.
 DURATIONS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 DURATION_ALLOWED = 'a number with ms, s, m, h or d, such as "84800ms"'
 SIZE_ALLOWED = 'a number with B, KiB, MiB, GiB or TiB, such as "1MiB"'
 
-# Beyond a century, due times would leave the range of dates.
+# After a century, due times would leave the range of dates.
 LONGEST_DURATION = 36_500 * DURATIONS["d"]
 LARGEST_SIZE = 1024 * SIZES["TiB"]
 
@@ -21,7 +21,7 @@ _QUANTITY = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?([A-Za-z]+)")
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of "250ms", "30s", "1.5h"; ValueError if it is none, not exact, or over 100 years."""
+    """Milliseconds of "250ms", "30s", "1.5h". Raises ValueError if it is not exact, or over 100 years."""
     milliseconds = _parse(text, DURATIONS)
     if milliseconds is None:
         raise ValueError(f"{show(text)} is not a duration")
@@ -31,7 +31,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "512B", "1MiB", "1.5GiB"; ValueError if it is none, not exact, or over 1024 TiB."""
+    """Bytes of "512B", "1MiB", "1.5GiB". Raises ValueError if it is not exact, or over 1024 TiB."""
     size = _parse(text, SIZES)
     if size is None:
         raise ValueError(f"{show(text)} is not a size")
@@ -56,7 +56,7 @@ def _parse(text: str, units: dict[str, int]) -> int | None:
         return None
     unit = units[match[3]]
     decimals = match[2] or ""
-    # In whole numbers throughout: a float would make "84.8s" 84799 or 84801 on a bad day.
+    # Whole numbers only: as a float "84.8s" might become 84799.
     fraction, inexact = divmod(int(decimals or "0") * unit, 10 ** len(decimals))
     return None if inexact else int(match[1]) * unit + fraction
 

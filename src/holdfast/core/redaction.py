@@ -1,17 +1,18 @@
-"""What a receiver's answer must not give away: many quote the request that they refuse.
+"""Removes the secrets of a request from the receiver's answer: many receivers quote the request that they refuse.
 
-Answers are kept and shown; what they quote of the request's secrets is not. Secrets are:
+Answers are stored and shown. Secrets of a request are:
 
-- a header whose name speaks of one: its whole value, and the parts between white space, commas, semicolons, quotes and
+- a header whose name suggests one: its whole value, and the parts between white space, commas, semicolons, quotes and
   equals signs;
 - path and query: both whole, the segments of the path, and the names and values of the query, as they are written and
   percent-decoded;
 - the whole body.
 
 A part that may be a word (letters of one case, hyphens, dots) counts from 8 bytes on in a header, at the end of a path
-and as a value of a query, and from 16 bytes on elsewhere. Any other part, with a digit or a mixed case, counts from 4
-bytes on. Of a part with characters that JSON, HTML or a URL write differently, the pieces between these count by
-themselves, so that most of it is found in any spelling. What is shorter, or quoted in yet another way, is beyond this.
+and as a value of a query, and from 16 bytes on elsewhere. Any other part, with a digit or mixed case, counts from 4
+bytes on. In a part with characters that JSON, HTML or a URL write differently, the pieces between these characters
+count too, so that most of it is found in any encoding. Shorter parts, and quotes in yet another encoding, are not
+found.
 """
 
 import re
@@ -24,10 +25,10 @@ REDACTED = b"[redacted]"
 SHORTEST_SECRET = 4
 SHORTEST_WORD = 8
 SHORTEST_PLAIN_WORD = 16
-"""Of segments in the middle of a path, names in a query, and bodies: receivers use such words by themselves."""
+"""For segments in the middle of a path, names in a query, and bodies: receivers use such words themselves."""
 MOST_SECRETS = 64
-"""Distinct ones of a message that are searched for: with more, the whole answer goes. So a search is bounded by this
-and the size of what is kept, whatever the request and the answer are.
+"""Distinct secrets of a message that are searched for. With more, the whole answer is dropped: the search is bounded,
+whatever the request and the answer are.
 """
 
 _SECRET_NAME = re.compile(
@@ -35,12 +36,12 @@ _SECRET_NAME = re.compile(
     rb"|(?<![a-z])(?:pin|otp|totp|mfa|code|sig|sign|sid|nonce|ticket|private)(?![a-z])"
 )
 _IN_A_VALUE = re.compile(rb"[^\s,;=\"]+=*")
-_SPELLED_ALIKE = re.compile(rb"[A-Za-z0-9._~-]+")
+_NEVER_ENCODED = re.compile(rb"[A-Za-z0-9._~-]+")
 _WORD = re.compile(rb"[.-]*(?:[A-Z]?[a-z]+|[A-Z]+)(?:[._-]+(?:[A-Z]?[a-z]+|[A-Z]+))*[.-]*")
 
 
 def without_secrets(answer: bytes | None, message: Message) -> bytes | None:
-    """At most ANSWER_KEPT bytes of the answer, with everything secret of the message's that it quotes struck out."""
+    """At most ANSWER_KEPT bytes of the answer, without the secrets of the message that it quotes."""
     if not answer:
         return answer
     kept = answer[:ANSWER_KEPT]
@@ -53,27 +54,27 @@ def without_secrets(answer: bytes | None, message: Message) -> bytes | None:
     for secret in secrets:
         if (start := secret[:SHORTEST_SECRET]) in kept:
             quoted.setdefault(start, []).append(secret)
-    return _struck_out(kept, quoted)[:ANSWER_KEPT] if quoted else kept
+    return _redacted(kept, quoted)[:ANSWER_KEPT] if quoted else kept
 
 
-def _struck_out(answer: bytes, quoted: dict[bytes, list[bytes]]) -> bytes:
-    """The answer with each stretch that secrets cover replaced once, however they overlap in it."""
+def _redacted(answer: bytes, quoted: dict[bytes, list[bytes]]) -> bytes:
+    """The answer with each run of overlapping secrets replaced once."""
     pieces: list[bytes] = []
     covered = 0
-    for at, end in sorted(_places(answer, quoted)):
+    for at, end in sorted(_quoted_at(answer, quoted)):
         if at > covered or not pieces:
             pieces += (answer[covered:at], REDACTED)
         covered = max(covered, end)
     return b"".join((*pieces, answer[covered:]))
 
 
-def _places(answer: bytes, quoted: dict[bytes, list[bytes]]) -> Iterator[tuple[int, int]]:
-    """Where a secret begins and ends; the longest where several begin."""
+def _quoted_at(answer: bytes, quoted: dict[bytes, list[bytes]]) -> Iterator[tuple[int, int]]:
+    """Start and end of each quoted secret; of the longest, if several start there."""
     for start, secrets in quoted.items():
         longest_first = tuple(sorted(secrets, key=len, reverse=True))
         at = answer.find(start)
         while at >= 0:
-            # All of them in one call first: most places have none.
+            # One call for all of them first: most places have none.
             if answer.startswith(longest_first, at):
                 yield at, at + next(len(secret) for secret in longest_first if answer.startswith(secret, at))
             at = answer.find(start, at + 1)
@@ -81,8 +82,8 @@ def _places(answer: bytes, quoted: dict[bytes, list[bytes]]) -> Iterator[tuple[i
 
 
 def _cut_short(answer: bytes, start: bytes, longest_first: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
-    """The beginning of a secret at the end of the answer. Where no more is kept it was cut for sure; a receiver or a
-    limit may have ended it elsewhere.
+    """The beginning of a secret at the end of the answer. An answer of the full size was certainly cut; a shorter one
+    may have been cut by the receiver or by another limit.
     """
     shortest = SHORTEST_SECRET if len(answer) >= ANSWER_KEPT else SHORTEST_WORD
     at = answer.find(start, max(0, len(answer) - len(longest_first[0])))
@@ -95,7 +96,7 @@ def _cut_short(answer: bytes, start: bytes, longest_first: tuple[bytes, ...]) ->
 
 
 def _secrets(message: Message) -> Iterator[bytes]:
-    """Everything to search for, of SHORTEST_SECRET bytes at least. In no order, and some of it more than once."""
+    """The secrets to search for, each of SHORTEST_SECRET bytes at least. Unordered, and may repeat."""
     for name, value in message.headers:
         if _SECRET_NAME.search(name):
             if len(value) >= SHORTEST_SECRET:
@@ -105,7 +106,7 @@ def _secrets(message: Message) -> Iterator[bytes]:
     if len(message.path) > SHORTEST_SECRET:
         yield from _in_a_target(message.path)
     if len(message.body) >= SHORTEST_PLAIN_WORD:
-        yield message.body[: ANSWER_KEPT + 1]  # no longer one fits
+        yield message.body[: ANSWER_KEPT + 1]  # a longer quote does not fit
 
 
 def _in_a_target(target: bytes) -> Iterator[bytes]:
@@ -122,18 +123,18 @@ def _in_a_target(target: bytes) -> Iterator[bytes]:
 
 
 def _part(part: bytes, shortest_word: int) -> Iterator[bytes]:
-    """The part, and its pieces that are spelled alike everywhere, as far as they are secrets."""
-    if _tells(part, shortest_word):
+    """The part and its pieces without characters that are encoded, if they are secrets."""
+    if _is_secret(part, shortest_word):
         yield part
-    if _SPELLED_ALIKE.fullmatch(part):
+    if _NEVER_ENCODED.fullmatch(part):
         return
     for text in (part, unquote_to_bytes(part)) if b"%" in part else (part,):
-        for piece in _SPELLED_ALIKE.finditer(text):
-            if _tells(piece[0], shortest_word):
+        for piece in _NEVER_ENCODED.finditer(text):
+            if _is_secret(piece[0], shortest_word):
                 yield piece[0]
 
 
-def _tells(part: bytes, shortest_word: int) -> bool:
+def _is_secret(part: bytes, shortest_word: int) -> bool:
     if len(part) < SHORTEST_SECRET:
         return False
     return len(part) >= shortest_word or _WORD.fullmatch(part) is None
