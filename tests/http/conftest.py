@@ -1,4 +1,4 @@
-"""Both engines, a server on a free port with raw clients, and scripted receivers: real sockets throughout."""
+"""Fixtures: both engines, a server with raw clients, scripted receivers, TLS. All use real sockets."""
 
 import gc
 import socket
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trustme
 from trio.testing import wait_all_tasks_blocked
 
 from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
@@ -53,7 +54,7 @@ def read_response() -> Callable[..., tuple[object, ...]]:
 
 
 def all_splits(data: bytes) -> Iterable[list[bytes]]:
-    """One byte at a time, and in two parts at every place; long data at some places only."""
+    """One byte at a time, and in two parts at every position. Long data only at some positions."""
     if len(data) < 10_000:
         yield [data[i : i + 1] for i in range(len(data))]
     for cut in range(1, len(data), 1 + len(data) // 400):
@@ -67,7 +68,7 @@ def splits() -> Callable[[bytes], Iterable[list[bytes]]]:
 
 @dataclass
 class Client:
-    """A raw client: says exactly these bytes, hears answers."""
+    """A raw client: sends exactly these bytes and reads responses."""
 
     stream: trio.SocketStream
     held: bytes = b""
@@ -93,7 +94,7 @@ class Client:
         return head.status, head, parser.body
 
     async def rest(self) -> bytes:
-        """Everything until the server closes."""
+        """Reads everything until the server closes."""
         data = self.held
         with trio.fail_after(30):
             while piece := await self.stream.receive_some(65536):
@@ -133,7 +134,7 @@ def serve() -> Serve:
 
 @dataclass
 class Receiver:
-    """Runs one script per connection, in order of arrival; a script gets the stream."""
+    """Runs one script for each connection, in order of arrival. A script gets the stream."""
 
     port: int
     scripts: list[Callable[[trio.abc.Stream], Awaitable[None]]]
@@ -145,7 +146,7 @@ class Receiver:
         return f"127.0.0.1:{self.port}"
 
     async def request(self, stream: trio.abc.Stream) -> bytes:
-        """Reads one request with its Content-Length body, and remembers it."""
+        """Reads one request with its body, and records it."""
         parser = RequestParser(engine("h11"), max_head=65536, max_headers=100, max_body=1 << 24)
         data = b""
         while not parser.complete:
@@ -192,9 +193,28 @@ def receiver() -> Callable[..., AbstractAsyncContextManager[Receiver]]:
     return run
 
 
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def server_context(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("a.example", "b.example", "127.0.0.1").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def client_context(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
 @pytest.fixture
 async def transport_to(each_engine: Engine) -> AsyncIterator[Callable[..., Transport]]:
-    """A transport whose resolver gives these ports of loopback, for whatever name."""
+    """A transport whose resolver returns these ports of loopback for every name."""
     made: list[Transport] = []
 
     def make(*ports: int, **options: Any) -> Transport:
@@ -217,12 +237,12 @@ async def transport_to(each_engine: Engine) -> AsyncIterator[Callable[..., Trans
 
 @pytest.fixture
 def settled() -> Callable[[], Awaitable[None]]:
-    """Until every other task waits for something: what was sent on loopback has arrived by then."""
+    """Waits until all other tasks are blocked: data sent over loopback has arrived by then."""
     return lambda: wait_all_tasks_blocked(0.01)
 
 
 class Tracked(bytes):
-    """A body; `alive` counts those that are still held."""
+    """A body. `alive` counts the instances that still exist."""
 
     alive = 0
 
@@ -235,7 +255,7 @@ class Tracked(bytes):
 
 @pytest.fixture
 def tracked() -> Iterator[type[Tracked]]:
-    """With the collector off: what it alone could free counts as held."""
+    """Turns the garbage collector off, so that a body in a reference cycle counts as alive."""
     gc.collect()
     gc.disable()
     yield Tracked

@@ -9,7 +9,7 @@ from holdfast.http.message import Headers
 from tests.support.http_fuzz import ROUND, SEEDS, run_round
 
 
-def test_both_engines_read_every_input_the_same(measured: Callable[[str], None]) -> None:
+def test_both_engines_read_every_input_in_the_same_way(measured: Callable[[str], None]) -> None:
     """Other inputs in each run; SEED repeats one."""
     seed = int(os.environ.get("SEED") or SystemRandom().randrange(SEEDS))
     report = run_round(seed)
@@ -30,7 +30,7 @@ class Lax:
         return engine("h11").read_response(raw)
 
 
-def test_a_difference_is_found_and_made_small() -> None:
+def test_a_difference_is_found_and_reduced() -> None:
     report = run_round(1, [engine("h11"), Lax()])
     assert report is not None
     first, given, *_ = report.splitlines()

@@ -1,4 +1,4 @@
-"""Heads that are read again give what they gave at first, and what is kept of them is bounded."""
+"""The cache of parsed heads."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def request(parser: RequestParser, raw: bytes) -> object:
     return read
 
 
-def test_the_same_head_with_another_body(each_engine):
+def test_a_cached_head_is_used_with_another_body(each_engine):
     head_cache = HeadCache()
     for _ in range(2):
         parser = RequestParser(each_engine, max_head=9_000, max_headers=9, max_body=99, head_cache=head_cache)
@@ -24,7 +24,7 @@ def test_the_same_head_with_another_body(each_engine):
     assert len(head_cache._heads) == 1
 
 
-def test_a_refusal_stays_one(each_engine):
+def test_a_refused_head_is_refused_again(each_engine):
     head_cache = HeadCache()
     for _ in range(3):
         parser = RequestParser(each_engine, max_head=9_000, max_headers=9, max_body=2, head_cache=head_cache)
@@ -32,7 +32,7 @@ def test_a_refusal_stays_one(each_engine):
             parser.feed(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
 
 
-def test_the_same_answer_to_get_and_to_head(each_engine):
+def test_a_cached_response_head_serves_get_and_head(each_engine):
     head_cache, raw = HeadCache(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
     for to_head, rest in ((True, b""), (False, b"ok"), (True, b"")):
         parser = ResponseParser(each_engine, max_body=9, to_head_request=to_head, head_cache=head_cache)
@@ -42,7 +42,7 @@ def test_the_same_answer_to_get_and_to_head(each_engine):
         assert parser.reusable
 
 
-def test_what_is_kept_is_bounded():
+def test_the_cache_is_bounded():
     head_cache: HeadCache[int] = HeadCache()
     for number in range(3 * MAX_CACHED_HEADS):
         head_cache.keep(b"%d" % number, number)

@@ -1,4 +1,4 @@
-"""The contract of request reading, held by both engines."""
+"""How requests are parsed, by both engines."""
 
 import pytest
 
@@ -130,7 +130,7 @@ ALL_HOSTILE = HOSTILE | {name: (status, hostile_chunks(body)) for name, (status,
 
 
 @pytest.mark.parametrize("raw", VALID.values(), ids=VALID)
-def test_valid_requests_are_read_whole_however_they_are_cut(each_engine, read_requests, splits, raw):
+def test_valid_requests_are_read_however_they_are_split(each_engine, read_requests, splits, raw):
     whole = read_requests(each_engine, [raw])
     assert len(whole) == 2
     assert whole[1] == "idle"
@@ -139,7 +139,7 @@ def test_valid_requests_are_read_whole_however_they_are_cut(each_engine, read_re
 
 
 @pytest.mark.parametrize(("status", "raw"), ALL_HOSTILE.values(), ids=ALL_HOSTILE)
-def test_hostile_requests_are_refused_however_they_are_cut(each_engine, read_requests, splits, status, raw):
+def test_hostile_requests_are_refused_however_they_are_split(each_engine, read_requests, splits, status, raw):
     whole = read_requests(each_engine, [raw])
     assert whole[-1][0] == status, whole
     assert len(whole) == 1
@@ -151,7 +151,7 @@ EVERYTHING = VALID | {name: raw for name, (_, raw) in ALL_HOSTILE.items()}
 
 
 @pytest.mark.parametrize("raw", EVERYTHING.values(), ids=EVERYTHING)
-def test_engines_read_the_same(read_requests, raw):
+def test_engines_read_requests_in_the_same_way(read_requests, raw):
     first, second = (read_requests(engine(name), [raw]) for name in ENGINES)
     assert first == second
 
@@ -160,7 +160,7 @@ def read_head(each_engine, read_requests, name) -> RequestHead:
     return read_requests(each_engine, [VALID[name]])[0][0]
 
 
-def test_a_head_says_what_was_sent(each_engine, read_requests):
+def test_a_head_has_all_fields(each_engine, read_requests):
     head = read_head(each_engine, read_requests, "sized")
     assert head == RequestHead(
         method="POST",
@@ -183,11 +183,11 @@ def test_values_are_stripped_and_names_lowered(each_engine, read_requests):
     ("name", "keep_alive"),
     [("get", True), ("close", False), ("http/1.0", False), ("http/1.0 kept", True), ("upgrade", True)],
 )
-def test_keep_alive(each_engine, read_requests, name, keep_alive):
+def test_keep_alive_depends_on_version_and_connection_header(each_engine, read_requests, name, keep_alive):
     assert read_head(each_engine, read_requests, name).keep_alive is keep_alive
 
 
-def test_expectation_is_seen(each_engine, read_requests):
+def test_expect_continue_is_read(each_engine, read_requests):
     assert read_head(each_engine, read_requests, "expect").expect_continue
     assert not read_head(each_engine, read_requests, "sized").expect_continue
 
@@ -201,7 +201,7 @@ def test_chunks_are_joined_and_their_extensions_and_trailers_dropped(each_engine
     assert b"x-sum" not in dict(head.headers)
 
 
-def test_pipelined_requests_come_one_after_another(each_engine, read_requests, splits):
+def test_pipelined_requests_are_read_one_after_another(each_engine, read_requests, splits):
     raw = VALID["sized"] + VALID["chunked"] + VALID["get"] + VALID["trailers"]
     whole = read_requests(each_engine, [raw])
     assert [outcome[1] for outcome in whole[:-1]] == [b"hello", b"abc0123456789", b"", b"a"]
@@ -209,13 +209,13 @@ def test_pipelined_requests_come_one_after_another(each_engine, read_requests, s
         assert read_requests(each_engine, pieces) == whole
 
 
-def test_a_smuggled_request_stays_body(each_engine, read_requests):
+def test_a_request_inside_a_body_stays_body(each_engine, read_requests):
     inner = VALID["get"]
     raw = request(b"POST / HTTP/1.1", b"Content-Length: %d" % len(inner), body=inner)
     assert [outcome[1] for outcome in read_requests(each_engine, [raw])[:-1]] == [inner]
 
 
-def test_a_body_exactly_at_the_limit_passes(each_engine, read_requests):
+def test_a_body_at_the_limit_is_accepted(each_engine, read_requests):
     raw = request(b"POST / HTTP/1.1", b"Content-Length: 4096", body=b"x" * 4096)
     assert len(read_requests(each_engine, [raw])[0][1]) == 4096
     chunked = hostile_chunks(b"1000\r\n" + b"x" * 4096 + b"\r\n0\r\n\r\n")
@@ -229,13 +229,13 @@ def test_a_long_url_is_414(each_engine, read_requests):
     assert read_requests(each_engine, [too_long], max_head=32768)[-1][0] == 414
 
 
-def test_an_unfinished_request_is_no_request(each_engine, read_requests):
+def test_an_incomplete_request_has_no_head(each_engine, read_requests):
     raw = VALID["sized"]
     for cut in range(1, len(raw)):
         assert read_requests(each_engine, [raw[:cut]]) == ["started"]
 
 
-def test_choice_of_engine():
+def test_an_engine_is_chosen_by_name():
     assert best_engine() is engine("httptools")
     assert engine("h11").name == "h11"
     with pytest.raises(ValueError, match="no HTTP engine"):

@@ -1,4 +1,4 @@
-"""The contract of response reading, held by both engines."""
+"""How responses are parsed, by both engines."""
 
 import pytest
 
@@ -129,7 +129,9 @@ BROKEN_BODIES = {
 
 
 @pytest.mark.parametrize(("raw", "status", "body", "complete", "reusable"), VALID.values(), ids=VALID)
-def test_valid_answers_however_they_are_cut(each_engine, read_response, splits, raw, status, body, complete, reusable):
+def test_valid_responses_are_read_however_they_are_split(
+    each_engine, read_response, splits, raw, status, body, complete, reusable
+):
     whole = read_response(each_engine, [raw])
     head, read_body, is_complete, broken, _, is_reusable = whole
     assert (head.status, read_body, is_complete, broken, is_reusable) == (
@@ -144,7 +146,7 @@ def test_valid_answers_however_they_are_cut(each_engine, read_response, splits, 
 
 
 @pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_is_refused_however_it_is_cut(each_engine, read_response, splits, raw):
+def test_garbage_is_refused_however_it_is_split(each_engine, read_response, splits, raw):
     whole = read_response(each_engine, [raw])
     assert whole[0] == "bad"
     for pieces in splits(raw):
@@ -152,7 +154,7 @@ def test_garbage_is_refused_however_it_is_cut(each_engine, read_response, splits
 
 
 @pytest.mark.parametrize(("raw", "body"), BROKEN_BODIES.values(), ids=BROKEN_BODIES)
-def test_a_broken_body_keeps_the_head_and_what_was_read(each_engine, read_response, splits, raw, body):
+def test_a_broken_body_keeps_the_head_and_the_part_before(each_engine, read_response, splits, raw, body):
     for pieces in [[raw], *splits(raw)]:
         head, read_body, complete, broken, _, reusable = read_response(each_engine, pieces)
         assert (head.status, read_body, complete, broken, reusable) == (200, body, False, True, False)
@@ -160,7 +162,7 @@ def test_a_broken_body_keeps_the_head_and_what_was_read(each_engine, read_respon
 
 @pytest.mark.parametrize(("fields", "version", "rest", "read"), ODD.values(), ids=ODD)
 @pytest.mark.parametrize("status", [b"200 OK", b"202 Accepted", b"500 Oh"])
-def test_odd_framing_leaves_the_status_and_the_connection_is_not_reused(
+def test_odd_framing_keeps_the_status_but_not_the_connection(
     each_engine, read_response, splits, fields, version, rest, read, status
 ):
     raw = response(b"HTTP/" + version + b" " + status, b"X: y", *fields, b"Retry-After: 7", body=rest)
@@ -177,21 +179,21 @@ def test_odd_framing_leaves_the_status_and_the_connection_is_not_reused(
 
 
 @pytest.mark.parametrize("options", [{"to_head_request": True}, {}], ids=["to HEAD", "204"])
-def test_odd_framing_of_no_body(each_engine, read_response, options):
+def test_odd_framing_without_a_body_is_complete(each_engine, read_response, options):
     line = b"HTTP/1.1 200 OK" if options else b"HTTP/1.1 204 No Content"
     raw = response(line, b"Content-Length: 1", b"Content-Length: 2")
     *_, complete, broken, _, reusable = read_response(each_engine, [raw], **options)
     assert (complete, broken, reusable) == (True, False, False)
 
 
-def test_of_an_odd_body_no_more_is_kept_than_of_another(each_engine, read_response):
+def test_an_odd_body_is_limited_like_any_other(each_engine, read_response):
     raw = response(b"HTTP/1.1 500 Oh", b"Content-Length: 1", b"Content-Length: 2", body=b"x" * 5000)
     _, body, complete, broken, _, _ = read_response(each_engine, [raw])
     assert (body, complete, broken) == (b"x" * 4096, False, True)
 
 
 @pytest.mark.parametrize("raw", [raw for raw, *_ in VALID.values()] + list(GARBAGE.values()))
-def test_engines_read_the_same(read_response, raw):
+def test_engines_read_responses_in_the_same_way(read_response, raw):
     first, second = (read_response(engine(name), [raw]) for name in ENGINES)
     assert first == second
 
@@ -205,13 +207,13 @@ def test_the_end_completes_only_a_body_without_a_length(each_engine, read_respon
         assert (head.status, complete, broken, reusable) == (200, False, True, False)
 
 
-def test_the_end_within_a_head_leaves_no_head(each_engine, read_response):
+def test_an_incomplete_response_has_no_head(each_engine, read_response):
     raw = VALID["sized"][0]
     for cut in range(raw.index(b"\r\n\r\n") + 4):
         assert read_response(each_engine, [raw[:cut]], end=True)[0] is None
 
 
-def test_an_answer_to_head_has_no_body(each_engine, read_response):
+def test_a_response_to_head_has_no_body(each_engine, read_response):
     raw = response(b"HTTP/1.1 200 OK", b"Content-Length: 5")
     *_, complete, _, _, reusable = read_response(each_engine, [raw], to_head_request=True)
     assert (complete, reusable) == (True, True)

@@ -1,4 +1,4 @@
-"""Deadlines in virtual time: each passes at its moment, once, and cleared ones leave nothing behind."""
+"""Deadlines in virtual time."""
 
 import random
 
@@ -19,7 +19,7 @@ class Recorded:
         return Deadline(self.deadlines, lambda: self.passed.append((trio.current_time(), number)))
 
 
-async def test_each_passes_at_its_own_moment_whatever_the_order(autojump_clock: MockClock) -> None:
+async def test_each_deadline_passes_at_its_time(autojump_clock: MockClock) -> None:
     recorded = Recorded()
     begin = trio.current_time()
     for number in (5, 1, 3):
@@ -30,7 +30,7 @@ async def test_each_passes_at_its_own_moment_whatever_the_order(autojump_clock: 
     assert recorded.passed == [(begin + 1, 1), (begin + 2.5, 2), (begin + 3, 3), (begin + 5, 5)]
 
 
-async def test_one_that_is_set_again_counts_from_then_on(autojump_clock: MockClock) -> None:
+async def test_a_deadline_can_be_set_again(autojump_clock: MockClock) -> None:
     recorded = Recorded()
     begin = trio.current_time()
     deadline = recorded.new(7)
@@ -46,7 +46,7 @@ async def test_one_that_is_set_again_counts_from_then_on(autojump_clock: MockClo
     assert recorded.passed == [(begin + 3, 7), (begin + 20, 7)]
 
 
-async def test_one_that_is_set_to_the_same_moment_passes_once(autojump_clock: MockClock) -> None:
+async def test_a_deadline_that_is_set_to_the_same_time_passes_once(autojump_clock: MockClock) -> None:
     recorded = Recorded()
     deadline, moment = recorded.new(1), trio.current_time() + 1
     for _ in range(3):
@@ -55,7 +55,7 @@ async def test_one_that_is_set_to_the_same_moment_passes_once(autojump_clock: Mo
     assert recorded.passed == [(moment, 1)]
 
 
-async def test_a_cleared_one_never_passes(autojump_clock: MockClock) -> None:
+async def test_a_cleared_deadline_never_passes(autojump_clock: MockClock) -> None:
     recorded = Recorded()
     deadline = recorded.new(1)
     deadline.set(trio.current_time() + 1)
@@ -65,7 +65,7 @@ async def test_a_cleared_one_never_passes(autojump_clock: MockClock) -> None:
     assert recorded.passed == []
 
 
-async def test_the_timer_ends_when_nothing_is_left_and_begins_again(autojump_clock: MockClock) -> None:
+async def test_the_timer_ends_without_entries_and_starts_again(autojump_clock: MockClock) -> None:
     def tasks() -> int:
         return trio.lowlevel.current_statistics().tasks_living
 
@@ -79,7 +79,7 @@ async def test_the_timer_ends_when_nothing_is_left_and_begins_again(autojump_clo
     assert [number for _, number in recorded.passed] == [0, 1, 2]
 
 
-async def test_cleared_ones_are_not_kept(autojump_clock: MockClock) -> None:
+async def test_moved_deadlines_leave_few_stale_entries(autojump_clock: MockClock) -> None:
     recorded = Recorded()
     deadlines = [recorded.new(number) for number in range(100)]
     for _ in range(1_000):
@@ -88,7 +88,7 @@ async def test_cleared_ones_are_not_kept(autojump_clock: MockClock) -> None:
     assert len(recorded.deadlines) <= 2 * len(deadlines) + 2 * MAX_STALE
 
 
-async def test_dropped_ones_are_not_kept(autojump_clock: MockClock) -> None:
+async def test_dropped_deadlines_leave_few_stale_entries(autojump_clock: MockClock) -> None:
     recorded = Recorded()
     for number in range(10_000):
         deadline = recorded.new(number)
@@ -99,7 +99,7 @@ async def test_dropped_ones_are_not_kept(autojump_clock: MockClock) -> None:
     assert recorded.passed == []
 
 
-async def test_by_chance_against_a_plain_table(autojump_clock: MockClock) -> None:
+async def test_random_deadlines_pass_like_those_of_a_plain_table(autojump_clock: MockClock) -> None:
     for seed in range(20):
         chance, recorded, plain = random.Random(seed), Recorded(), dict[int, float]()
         deadlines = [recorded.new(number) for number in range(40)]

@@ -1,4 +1,4 @@
-"""The httpx face, in a real httpx client; and that nothing else here needs httpx."""
+"""The transport for httpx, in a real httpx client."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from holdfast.http.errors import ProxyError
 from holdfast.http.httpx_transport import HttpxTransport
 
 
-async def test_a_client_posts_and_reuses(receiver, transport_to):
+async def test_a_client_posts_and_reuses_the_connection(receiver, transport_to):
     ok = b"HTTP/1.1 201 Created\r\nx-a: b\r\ncontent-length: 2\r\n\r\nok"
     async with receiver() as there:
         there.scripts = [there.answering(ok, ok)]
@@ -45,7 +45,7 @@ async def test_a_streamed_body_gets_a_length(receiver, transport_to):
         (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\ncut", httpx.RemoteProtocolError),
     ],
 )
-async def test_bad_answers(receiver, transport_to, answer, error):
+async def test_bad_answers_are_protocol_errors(receiver, transport_to, answer, error):
     async with receiver() as there:
         there.scripts = [there.answering(answer)]
         async with httpx.AsyncClient(transport=HttpxTransport(transport_to(there.port))) as client:
@@ -53,7 +53,7 @@ async def test_bad_answers(receiver, transport_to, answer, error):
                 await client.get("http://a.example/")
 
 
-async def test_timeouts_and_connect_errors(receiver, transport_to):
+async def test_timeouts_and_connect_errors_are_translated(receiver, transport_to):
     async with receiver() as there:
         there.scripts = [lambda stream: trio.sleep_forever()]
         async with httpx.AsyncClient(transport=HttpxTransport(transport_to(there.port))) as client:
@@ -66,7 +66,7 @@ async def test_timeouts_and_connect_errors(receiver, transport_to):
             await client.get("ftp://a.example/")
 
 
-async def test_errors_of_a_proxy(transport_to):
+async def test_an_error_of_a_proxy_is_translated(transport_to):
     async def dial(origin, addresses, deadline, progress):
         raise ProxyError("the proxy answered 502", here=False, status=502)
 
@@ -75,7 +75,7 @@ async def test_errors_of_a_proxy(transport_to):
             await client.get("http://a.example/")
 
 
-async def test_a_silent_proxy(transport_to):
+async def test_a_silent_proxy_is_a_connect_timeout(transport_to):
     async def dial(origin, addresses, deadline, progress):
         progress("192.0.2.1:80", "proxy")
         await trio.sleep_forever()
@@ -85,7 +85,7 @@ async def test_a_silent_proxy(transport_to):
             await client.get("http://a.example/", timeout=0.05)
 
 
-def test_only_the_face_imports_httpx():
+def test_only_this_module_imports_httpx():
     program = (
         "import sys, holdfast.http.server, holdfast.http.transport, holdfast.http.codec\n"
         "assert 'httpx' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""One address has a limit of exchanges on new connections, however many names lead to it."""
+"""The limit of exchanges on new connections to one address."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ async def hang(stream) -> None:
     await trio.sleep_forever()
 
 
-async def test_names_of_an_address_that_hangs_get_no_more_than_its_limit(receiver, transport_to, settled):
+async def test_all_names_of_an_address_share_its_limit(receiver, transport_to, settled):
     async with receiver() as there, trio.open_nursery() as nursery:
         there.scripts = [hang] * LIMIT
         transport = transport_to(there.port, max_per_address=LIMIT)
@@ -45,7 +45,7 @@ async def test_names_of_an_address_that_hangs_get_no_more_than_its_limit(receive
 
 
 @pytest.mark.parametrize("end", ["answer", "timeout", "refused", "cancelled"])
-async def test_however_an_exchange_ends_it_leaves_its_address(receiver, transport_to, end):
+async def test_an_exchange_leaves_its_address_however_it_ends(receiver, transport_to, end):
     async with receiver() as there:
         port = refusing_port() if end == "refused" else there.port
         transport = transport_to(port, max_per_address=1, max_idle_per_origin=0)
@@ -62,7 +62,7 @@ async def test_however_an_exchange_ends_it_leaves_its_address(receiver, transpor
                     await attempt()
 
 
-async def test_a_connection_that_is_used_again_does_not_count(receiver, transport_to, settled):
+async def test_a_reused_connection_does_not_count(receiver, transport_to, settled):
     async with receiver() as there, trio.open_nursery() as nursery:
         there.scripts = [there.answering(OK, OK), hang]
         transport = transport_to(there.port, max_per_address=1)

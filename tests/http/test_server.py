@@ -1,19 +1,14 @@
-"""What a client sees of the server."""
+"""Requests and responses of the server."""
 
 import json
 import logging
-import os
 import socket
-import stat
-from pathlib import Path
 
 import pytest
 import trio
 
 from holdfast.http.errors import Problem
 from holdfast.http.message import Request, Response, StreamingResponse
-from holdfast.http.server import Server
-from holdfast.http.sockets import open_unix_listener
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -32,7 +27,7 @@ def get(path: bytes = b"/", version: bytes = b"1.1", *headers: bytes) -> bytes:
     return b"GET %s HTTP/%s\r\nHost: a\r\n" % (path, version) + b"".join(h + b"\r\n" for h in headers) + b"\r\n"
 
 
-async def test_a_request_and_its_answer(serve, each_engine):
+async def test_a_request_is_answered(serve, each_engine):
     async with serve(echo, engine=each_engine) as running, running.client() as client:
         await client.send(POST)
         status, head, body = await client.answer()
@@ -82,7 +77,7 @@ async def test_a_pipelined_refusal_comes_after_the_answers_before_it(serve):
 @pytest.mark.parametrize(
     ("headers", "kept"), [((), False), ((b"Connection: keep-alive",), True), ((b"Connection: close",), False)]
 )
-async def test_http_1_0(serve, headers, kept):
+async def test_http_1_0_is_answered(serve, headers, kept):
     async with serve(echo) as running, running.client() as client:
         await client.send(get(b"/", b"1.0", *headers))
         status, head, _ = await client.answer()
@@ -112,7 +107,7 @@ async def test_head_gets_no_body(serve):
         assert json.loads((await client.answer())[2])["target"] == "/next"
 
 
-async def test_prepared_bytes_are_sent_as_they_are(serve):
+async def test_encoded_bytes_are_sent_unchanged(serve):
     prepared = Response(202, [(b"x-prepared", b"1")], b"ok").encode()
 
     async def handler(request: Request) -> bytes:
@@ -152,7 +147,7 @@ async def test_continue_is_sent_only_after_the_gate(serve):
             assert b"connection: close" in answer
 
 
-async def test_no_continue_when_the_body_is_already_coming(serve):
+async def test_no_continue_is_sent_if_the_body_has_started(serve):
     async with serve(echo) as running, running.client() as client:
         await client.send(
             b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\nh"
@@ -195,7 +190,7 @@ async def test_a_problem_of_the_handler_keeps_the_connection(serve):
             assert (await client.answer())[0] == 404
 
 
-async def test_a_failing_handler_is_500_and_logged_and_the_server_goes_on(serve, caplog):
+async def test_a_failing_handler_is_500_and_logged(serve, caplog):
     async def handler(request: Request) -> Response:
         if request.target == b"/boom":
             raise OSError("this one is not the client's")
@@ -224,7 +219,7 @@ async def test_a_failing_gate_is_500(serve, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_the_handler_finishes_when_its_client_is_gone(serve):
+async def test_a_handler_finishes_after_its_client_left(serve):
     entered, go, finished = trio.Event(), trio.Event(), trio.Event()
 
     async def handler(request: Request) -> Response:
@@ -247,7 +242,7 @@ async def test_the_handler_finishes_when_its_client_is_gone(serve):
             assert (await client.answer())[0] == 200
 
 
-async def test_clients_that_leave_midway_are_silent(serve, caplog):
+async def test_a_client_that_leaves_in_the_middle_is_not_logged(serve, caplog):
     async with serve(echo) as running:
         for sent in (b"", b"P", POST[:20], POST[:-2], POST):
             async with running.client() as client:
@@ -259,7 +254,7 @@ async def test_clients_that_leave_midway_are_silent(serve, caplog):
     assert not caplog.records
 
 
-async def test_a_stream_is_sent_as_it_comes_and_ends(serve):
+async def test_a_stream_is_sent_piece_by_piece(serve):
     more = trio.Event()
 
     async def handler(request: Request) -> StreamingResponse:
@@ -287,7 +282,7 @@ async def test_a_stream_is_sent_as_it_comes_and_ends(serve):
 
 
 @pytest.mark.parametrize("how", ["client leaves", "server stops"])
-async def test_an_endless_stream_ends_with(serve, how):
+async def test_an_endless_stream_ends_with_its_client_or_server(serve, how):
     closed = trio.Event()
 
     async def handler(request: Request) -> StreamingResponse:
@@ -313,7 +308,7 @@ async def test_an_endless_stream_ends_with(serve, how):
             await closed.wait()
 
 
-async def test_a_stream_that_fails_is_cut_off(serve, caplog):
+async def test_a_stream_that_fails_ends_without_its_last_chunk(serve, caplog):
     async def handler(request: Request) -> StreamingResponse:
         async def pieces():
             yield b"one"
@@ -365,116 +360,3 @@ async def test_stopping_closes_idle_connections_and_finishes_requests(serve):
         with trio.fail_after(30):
             while running.server.connections:
                 await trio.lowlevel.checkpoint()
-
-
-async def test_unix_listener(tmp_path, limits):
-    path = tmp_path / "control.sock"
-    left_over = socket.socket(socket.AF_UNIX)
-    left_over.bind(os.fspath(path))
-    left_over.close()
-    old_mask = os.umask(0)
-    try:
-        listener = await open_unix_listener(path, 0o600, group=os.getgid())
-    finally:
-        os.umask(old_mask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    server = Server(echo, limits)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(lambda task_status: server.serve([listener], task_status=task_status))
-        async with await trio.open_unix_socket(os.fspath(path)) as stream:
-            await stream.send_all(get(b"/", b"1.0"))
-            answer = b""
-            while piece := await stream.receive_some(1000):
-                answer += piece
-        assert json.loads(answer.partition(b"\r\n\r\n")[2])["local"] == str(path)
-        server.stop()
-
-
-async def test_a_unix_listener_does_not_replace_a_file(tmp_path):
-    path = tmp_path / "precious"
-    path.write_text("data")
-    with pytest.raises(FileExistsError):
-        await open_unix_listener(path, 0o600)
-    assert path.read_text() == "data"
-
-
-async def test_nobody_can_connect_before_the_mode_is_set(tmp_path, monkeypatch):
-    """At the moment of chmod the socket exists but refuses connections."""
-    path = tmp_path / "control.sock"
-    refused: list[bool] = []
-    change_mode = os.chmod
-
-    def watching(name, mode):
-        with socket.socket(socket.AF_UNIX) as probe:
-            refused.append(probe.connect_ex(name) != 0)
-        change_mode(name, mode)
-
-    monkeypatch.setattr("holdfast.http.sockets.os.chmod", watching)
-    listener = await open_unix_listener(path, 0o600)
-    await listener.aclose()
-    assert refused == [True]
-
-
-def unanswered(path):
-    """A socket in the file system that nobody listens on."""
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(os.fspath(path))
-
-
-@pytest.fixture
-def after_bind(monkeypatch):
-    """Has something done at the moment when the socket has its path, and not yet its group and mode."""
-    acts = []
-    open_file = os.open
-
-    def watching(name, flags, *rest, **more):
-        if flags & os.O_PATH:
-            acts.pop()(name)
-        return open_file(name, flags, *rest, **more)
-
-    monkeypatch.setattr("holdfast.http.sockets.os.open", watching)
-    old_mask = os.umask(0)
-    yield acts.append
-    os.umask(old_mask)
-    assert acts == []
-
-
-async def test_a_unix_socket_is_its_owners_alone_from_its_first_moment(tmp_path, after_bind):
-    modes: list[int] = []
-    after_bind(lambda name: modes.append(os.lstat(name).st_mode))
-    listener = await open_unix_listener(tmp_path / "control.sock", 0o660, group=os.getgid())
-    await listener.aclose()
-    assert [stat.S_IMODE(mode) for mode in modes] == [0o600]
-    assert stat.S_IMODE((tmp_path / "control.sock").stat().st_mode) == 0o660
-
-
-@pytest.mark.parametrize("how", ["symlink", "link", "strangers"])
-async def test_what_another_user_puts_in_the_sockets_place_is_left_alone(tmp_path, after_bind, how):
-    path, precious = tmp_path / "control.sock", tmp_path / "precious"
-    unanswered(precious)
-    precious.chmod(0o600)
-
-    def swap(name):
-        Path(name).unlink()
-        if how == "symlink":
-            Path(name).symlink_to(precious)
-        elif how == "link":
-            os.link(precious, name)
-        elif os.geteuid() == 0:
-            unanswered(name)
-            os.chown(name, 54_321, 54_321)
-        else:
-            pytest.skip("needs root, to give a socket to somebody else")
-
-    after_bind(swap)
-    with pytest.raises(PermissionError, match="another user"):
-        await open_unix_listener(path, 0o666, group=os.getgid())
-    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
-
-
-async def test_a_unix_socket_has_its_own_path_as_address_however_long(tmp_path):
-    path = tmp_path / ("x" * (106 - len(os.fspath(tmp_path))))
-    assert len(os.fspath(path)) == 107
-    listener = await open_unix_listener(path, 0o600)
-    assert listener.socket.getsockname() == os.fspath(path)
-    await listener.aclose()

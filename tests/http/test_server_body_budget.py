@@ -1,4 +1,4 @@
-"""Bodies that are being received: bounded in bytes, first come first served, and gone once they are answered."""
+"""The budget for bytes of request bodies."""
 
 import gc
 import json
@@ -33,11 +33,11 @@ class Later:
     """Holds each request until its answer is given, as a store does."""
 
     def __init__(self) -> None:
-        self.owed: list[PendingResponse] = []
+        self.pending: list[PendingResponse] = []
 
     def __call__(self, request: Request) -> PendingResponse:
-        self.owed.append(PendingResponse())
-        return self.owed[-1]
+        self.pending.append(PendingResponse())
+        return self.pending[-1]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def stack():
         yield stack
 
 
-async def test_what_finds_no_room_waits_unread_and_is_served_in_order(small_server, stack):
+async def test_bodies_over_the_budget_wait_unread_and_are_served_in_order(small_server, stack):
     served: list[bytes] = []
 
     async def note(request: Request) -> Response:
@@ -100,7 +100,7 @@ async def test_small_bodies_never_wait(small_server, stack, chunked, start):
         assert (await client.answer())[2] == b"16384"
 
 
-async def test_a_body_larger_than_all_the_room_is_taken_alone(small_server, stack):
+async def test_a_body_larger_than_the_budget_is_received_alone(small_server, stack):
     async with small_server(max_body=2 * MOST) as running:
         first, huge, third = await begun(running, stack, head(LARGE), head(2 * MOST), head(LARGE))
         assert running.server.body_budget.held == LARGE
@@ -113,7 +113,7 @@ async def test_a_body_larger_than_all_the_room_is_taken_alone(small_server, stac
 
 
 @pytest.mark.parametrize("fields", [(EXPECT,), (EXPECT, CHUNKED)], ids=["sized", "chunked"])
-async def test_a_body_is_not_asked_for_before_there_is_room(small_server, stack, fields):
+async def test_continue_is_sent_only_when_there_is_budget(small_server, stack, fields):
     async with small_server() as running:
         first, _, asking = await begun(running, stack, head(LARGE), head(LARGE), head(LARGE, *fields))
         with trio.move_on_after(0.05):
@@ -124,14 +124,14 @@ async def test_a_body_is_not_asked_for_before_there_is_room(small_server, stack,
 
 
 @pytest.mark.parametrize("fields", [(), (CHUNKED,), (CHUNKED, EXPECT)], ids=["sized", "chunked", "asking"])
-async def test_without_room_in_time_it_is_503_with_retry_after(small_server, stack, fields):
+async def test_a_body_without_budget_in_time_is_503_with_retry_after(small_server, stack, fields):
     counted: list[int] = []
     holding = Later()
     async with small_server(
         holding, body_timeout=0.2, idle_timeout=60, on_refusal=lambda status, _: counted.append(status)
     ) as running:
         await begun(running, stack, *[head(LARGE) + b"x" * LARGE] * 2)
-        await until(lambda: len(holding.owed) == 2)
+        await until(lambda: len(holding.pending) == 2)
         chunk = b"5000\r\n" + b"x" * 0x5000 if CHUNKED in fields and EXPECT not in fields else b""
         (late,) = await begun(running, stack, head(LARGE, *fields) + chunk)
         status, answer, body = await late.answer()
@@ -141,12 +141,12 @@ async def test_without_room_in_time_it_is_503_with_retry_after(small_server, sta
         assert json.loads(body)["type"] == "urn:holdfast:problem:service-unavailable"
         assert await late.rest() == b""
         assert running.server.body_budget.held == MOST
-        for pending in holding.owed:
+        for pending in holding.pending:
             pending.resolve(Response(200))
         assert running.server.body_budget.held == 0
 
 
-async def test_the_time_to_wait_is_not_taken_from_the_time_for_the_body(small_server, stack, autojump_clock):
+async def test_the_wait_for_budget_does_not_shorten_the_time_for_the_body(small_server, stack, autojump_clock):
     async with small_server(body_timeout=10) as running:
         holding = await begun(running, stack, head(LARGE), head(LARGE))
         (late,) = await begun(running, stack, head(LARGE))
@@ -170,7 +170,7 @@ WAYS_OUT = {
 
 
 @pytest.mark.parametrize(("start", "rest", "status"), WAYS_OUT.values(), ids=WAYS_OUT)
-async def test_room_is_given_back_on_every_way_out(small_server, stack, start, rest, status):
+async def test_the_budget_is_given_back_however_a_request_ends(small_server, stack, start, rest, status):
     async with small_server(body_timeout=0.2 if status == 408 else 60) as running:
         (client,) = await begun(running, stack, start)
         if CHUNKED not in start or EXPECT in start:
@@ -186,7 +186,7 @@ async def test_room_is_given_back_on_every_way_out(small_server, stack, start, r
         await until(lambda: running.server.body_budget.held == 0)
 
 
-async def test_a_turn_that_comes_with_the_end_of_the_wait_is_passed_on():
+async def test_a_turn_that_comes_with_a_cancellation_is_passed_on():
     """Both happen in the same round of the loop: the one is cancelled before the room is given back."""
     budget = BodyBudget(10)
     await budget.take(10)
@@ -201,7 +201,7 @@ async def test_a_turn_that_comes_with_the_end_of_the_wait_is_passed_on():
         await budget.take(10)
 
 
-async def test_one_that_leaves_the_queue_lets_those_behind_it_in(small_server, stack, autojump_clock):
+async def test_a_request_that_leaves_the_queue_lets_the_next_ones_in(small_server, stack, autojump_clock):
     async with small_server(Later(), body_timeout=10, max_body=MOST) as running:
         await begun(running, stack, head(LARGE) + b"x" * LARGE)
         await begun(running, stack, head(MOST))
@@ -211,27 +211,27 @@ async def test_one_that_leaves_the_queue_lets_those_behind_it_in(small_server, s
         await until(lambda: running.server.body_budget.held == 2 * LARGE)
 
 
-async def test_room_is_held_until_a_pending_answer_is_given_though_the_client_is_gone(small_server, stack):
+async def test_the_budget_is_held_until_a_pending_response_is_resolved(small_server, stack):
     later = Later()
     async with small_server(later) as running:
         (client,) = await begun(running, stack, head(LARGE) + b"x" * LARGE)
-        await until(lambda: later.owed)
+        await until(lambda: later.pending)
         await client.stream.aclose()
         await wait_all_tasks_blocked(0.01)
         assert running.server.body_budget.held == LARGE
-        later.owed[0].resolve(Response(200))
+        later.pending[0].resolve(Response(200))
         assert running.server.body_budget.held == 0
         await until(lambda: running.server.connections == 0)
 
 
-async def test_a_chunked_body_keeps_only_the_room_that_it_needs(small_server, stack):
+async def test_a_complete_chunked_body_keeps_only_its_size_of_the_budget(small_server, stack):
     later = Later()
     async with small_server(later) as running:
         start = head(LARGE, CHUNKED) + b"5000\r\n" + b"x" * 0x5000
         (client,) = await begun(running, stack, start)
         assert running.server.body_budget.held == LARGE
         await client.send(b"\r\n0\r\n\r\n")
-        await until(lambda: later.owed)
+        await until(lambda: later.pending)
         assert running.server.body_budget.held == 0x5000
 
 
@@ -255,7 +255,7 @@ def _give_refusal(pending: PendingResponse, request: Request) -> None:
 
 @pytest.mark.parametrize("handler", [ok, refusing, refusing_later])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_an_open_connection_holds_no_body_after_its_answer(serve, stack, handler, chunked):
+async def test_an_open_connection_holds_no_body_after_its_response(serve, stack, handler, chunked):
     """Not even until the collector comes by."""
     size = 1 << 20
     whole = head(size, CHUNKED) + b"100000\r\n" if chunked else head(size)
@@ -279,7 +279,7 @@ async def test_an_open_connection_holds_no_body_after_its_answer(serve, stack, h
         assert held < size
 
 
-async def test_a_body_is_held_once_while_it_is_handled(serve, stack):
+async def test_a_body_exists_once_while_it_is_handled(serve, stack):
     size, count = 1 << 20, 8
     done = trio.Event()
     handling: list[Request] = []

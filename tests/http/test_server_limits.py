@@ -1,4 +1,4 @@
-"""What the server refuses, and that nobody can hold it up."""
+"""Limits of the server, and clients that try to block it."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("status", "raw"), REFUSED.values(), ids=REFUSED)
-async def test_refusals_are_problems_counted_and_close(serve, each_engine, status, raw):
+async def test_a_refusal_is_a_problem_document_is_counted_and_closes(serve, each_engine, status, raw):
     counted: list[tuple[int, str]] = []
     async with serve(ok, engine=each_engine, on_refusal=lambda *refusal: counted.append(refusal)) as running:
         async with running.client() as client:
@@ -53,7 +53,7 @@ async def test_refusals_are_problems_counted_and_close(serve, each_engine, statu
             assert await client.rest() == b""
 
 
-async def test_a_client_still_sending_sees_the_answer_not_a_reset(serve):
+async def test_a_client_that_still_sends_gets_the_response_and_no_reset(serve):
     """It sends eight megabytes before it listens, as many clients do."""
     async with serve(ok) as running, running.client() as client:
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8388608\r\n\r\n")
@@ -62,7 +62,7 @@ async def test_a_client_still_sending_sees_the_answer_not_a_reset(serve):
         assert (await client.answer())[0] == 413
 
 
-async def test_a_chunked_body_is_counted(serve):
+async def test_a_chunked_body_is_limited(serve):
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     async with serve(ok) as running:
         async with running.client() as client:
@@ -79,7 +79,7 @@ async def test_a_chunked_body_is_counted(serve):
 @pytest.mark.parametrize(
     ("limit", "sent"), [("head_timeout", b"POST /x HT"), ("head_timeout", POST + b"GET"), ("body_timeout", POST[:-1])]
 )
-async def test_too_slow_is_408(serve, limit, sent):
+async def test_a_slow_head_or_body_is_408(serve, limit, sent):
     counted: list[int] = []
     async with serve(ok, on_refusal=lambda status, _: counted.append(status), **{limit: 0.05}) as running:
         async with running.client() as client:
@@ -92,7 +92,7 @@ async def test_too_slow_is_408(serve, limit, sent):
             assert await client.rest() == b""
 
 
-async def test_the_head_may_not_be_dripped(serve):
+async def test_a_dripping_head_does_not_extend_its_time(serve):
     """Each byte comes well within the timeout; all of them together do not."""
     async with serve(ok, head_timeout=0.3) as running, running.client() as client:
         with trio.fail_after(30):
@@ -131,7 +131,7 @@ async def test_a_slow_handler_is_not_a_slow_client(serve):
             assert (await client.answer())[2] == b"done"
 
 
-async def test_a_client_that_does_not_read_is_dropped(serve):
+async def test_a_client_that_does_not_read_is_disconnected(serve):
     async def large(request: Request) -> Response:
         return Response(200, [], bytes(32 << 20))
 
@@ -163,7 +163,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_with_a_request_in_hand_on_each_connection_the_next_gets_503_and_room_comes_back(serve):
+async def test_a_server_with_a_request_on_every_connection_answers_503(serve):
     """One is handled, of the other half a body has come."""
     counted: list[int] = []
     held = Held()
@@ -202,7 +202,7 @@ async def one_in_hand_and_one_at_the_door(serve, settled):
             yield running.server, held, first, second
 
 
-async def test_a_new_client_waits_for_the_first_that_is_answered(serve, settled):
+async def test_a_new_client_waits_for_the_first_response(serve, settled):
     async with one_in_hand_and_one_at_the_door(serve, settled) as (_, held, first, second):
         held.let_go.set()
         for client in (first, second):
@@ -210,7 +210,7 @@ async def test_a_new_client_waits_for_the_first_that_is_answered(serve, settled)
         assert await first.rest() == b""
 
 
-async def test_a_new_client_that_waits_is_told_when_the_server_stops(serve, settled):
+async def test_a_waiting_client_gets_503_when_the_server_stops(serve, settled):
     async with one_in_hand_and_one_at_the_door(serve, settled) as (server, held, first, second):
         server.stop()
         held.let_go.set()
@@ -235,7 +235,7 @@ GET_LARGE = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 @pytest.mark.parametrize("handler", [large, large_at_once])
-async def test_a_full_server_closes_who_does_not_take_its_answer(serve, settled, handler):
+async def test_a_full_server_closes_a_client_that_does_not_read(serve, settled, handler):
     """And what came behind that request is not handled any more."""
     handled: list[bytes] = []
 
@@ -260,7 +260,7 @@ async def test_a_full_server_closes_who_does_not_take_its_answer(serve, settled,
 
 
 @pytest.mark.parametrize("handler", [large, large_at_once])
-async def test_who_takes_its_answer_late_gets_it_while_there_is_room(serve, settled, handler):
+async def test_a_slow_reader_gets_its_response_while_there_is_room(serve, settled, handler):
     async with serve(handler, max_connections=2) as running, running.client() as late, running.client() as other:
         await late.send(GET_LARGE + POST)
         await settled()
@@ -273,7 +273,7 @@ async def test_who_takes_its_answer_late_gets_it_while_there_is_room(serve, sett
         assert len(data) > 32 << 20
 
 
-async def test_few_answers_are_made_for_who_does_not_take_them(serve, settled):
+async def test_few_responses_are_made_for_a_client_that_does_not_read(serve, settled):
     made = 0
 
     async def answer(request: Request) -> Response:
@@ -290,7 +290,7 @@ async def test_few_answers_are_made_for_who_does_not_take_them(serve, settled):
             assert MAX_UNSENT < made * 16384 < 2 * MAX_UNSENT
 
 
-async def test_a_stream_that_is_stuck_is_closed_to_make_room_after_a_while(serve, settled, mock_clock):
+async def test_a_stuck_stream_is_closed_to_make_room_after_a_while(serve, settled, mock_clock):
     async def stream(request: Request) -> StreamingResponse:
         async def pieces() -> AsyncGenerator[bytes, None]:
             yield LARGE.body
@@ -310,7 +310,7 @@ async def test_a_stream_that_is_stuck_is_closed_to_make_room_after_a_while(serve
             assert (await new.stream.receive_some()).startswith(b"HTTP/1.1 200")
 
 
-async def test_requests_sent_at_once_leave_the_others_their_turn(serve):
+async def test_pipelined_requests_leave_other_connections_their_turn(serve):
     turns = 0
 
     async def count_turns() -> None:
@@ -329,7 +329,7 @@ async def test_requests_sent_at_once_leave_the_others_their_turn(serve):
         nursery.cancel_scope.cancel()
 
 
-async def test_nobody_keeps_a_place_by_sending_many_requests_at_once(serve):
+async def test_pipelined_requests_do_not_keep_a_connection_open(serve):
     async def slow(request: Request) -> Response:
         await trio.testing.wait_all_tasks_blocked()
         return Response(200, [], b"")
@@ -341,7 +341,7 @@ async def test_nobody_keeps_a_place_by_sending_many_requests_at_once(serve):
             assert (await second.answer())[0] == 200
 
 
-async def test_a_stream_is_never_closed_to_make_room(serve):
+async def test_a_stream_that_is_read_is_never_closed_to_make_room(serve):
     async def stream(request: Request) -> StreamingResponse:
         async def pieces() -> AsyncGenerator[bytes, None]:
             yield b"piece"
@@ -369,7 +369,7 @@ WITHOUT_A_REQUEST = {
 
 
 @pytest.mark.parametrize("sent", WITHOUT_A_REQUEST.values(), ids=WITHOUT_A_REQUEST)
-async def test_a_full_server_closes_who_is_without_a_request_for_longest(serve, settled, sent):
+async def test_a_full_server_closes_the_connection_without_a_request_for_longest(serve, settled, sent):
     async with serve(ok, max_connections=3) as running, running.client() as first:
         await first.send(sent)
         await settled()
@@ -381,7 +381,7 @@ async def test_a_full_server_closes_who_is_without_a_request_for_longest(serve, 
             assert running.server.connections == 3
 
 
-async def test_who_just_got_an_answer_has_waited_least(serve, settled):
+async def test_a_connection_with_the_latest_response_is_closed_last(serve, settled):
     async with serve(ok, max_connections=2) as running, running.client() as used, running.client() as silent:
         await settled()
         await used.send(POST)
@@ -394,7 +394,7 @@ async def test_who_just_got_an_answer_has_waited_least(serve, settled):
             assert (await used.answer())[0] == 200
 
 
-async def test_a_request_that_has_come_is_never_thrown_away_to_make_room(serve):
+async def test_a_connection_with_an_unread_request_is_not_closed(serve):
     """A crowd is there with its requests before the first of them is accepted: each gets an answer of some kind."""
     async with serve(ok, max_connections=2) as running, AsyncExitStack() as stack:
         crowd = []
@@ -410,7 +410,7 @@ async def test_a_request_that_has_come_is_never_thrown_away_to_make_room(serve):
 
 
 @pytest.mark.parametrize("sent", [b"POST /x HT", b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", POST[:5] + b"\n"])
-async def test_nobody_keeps_a_place_by_sending_more_and_more(serve, settled, sent):
+async def test_an_endless_head_does_not_keep_a_connection_open(serve, settled, sent):
     """Bytes of the first client are there, unread, whenever another one comes."""
     with socket.socket() as first:
 
@@ -426,7 +426,7 @@ async def test_nobody_keeps_a_place_by_sending_more_and_more(serve, settled, sen
                 assert (await second.answer())[0] == 200
 
 
-async def test_closing_to_make_room_is_told_once_in_a_while(serve, caplog, autojump_clock):
+async def test_closing_to_make_room_is_logged_once_in_an_interval(serve, caplog, autojump_clock):
     async with serve(ok, max_connections=1, idle_timeout=1000) as running:
 
         async def come_and_go(count: int) -> None:
@@ -446,7 +446,7 @@ async def test_closing_to_make_room_is_told_once_in_a_while(serve, caplog, autoj
         assert len(caplog.messages) == 2
 
 
-async def test_a_lower_limit_is_kept_from_the_next_connection_on(serve, limits, settled):
+async def test_a_lower_limit_applies_from_the_next_connection(serve, limits, settled):
     async with serve(ok) as running, AsyncExitStack() as stack:
         for _ in range(10):
             await stack.enter_async_context(running.client())
@@ -459,7 +459,7 @@ async def test_a_lower_limit_is_kept_from_the_next_connection_on(serve, limits, 
             assert running.server.connections == 4
 
 
-async def test_running_out_of_descriptors_is_survived(serve, caplog):
+async def test_the_server_survives_running_out_of_descriptors(serve, caplog):
     async with serve(ok) as running:
         caller = socket.socket()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

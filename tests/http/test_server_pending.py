@@ -1,4 +1,4 @@
-"""Answers that come later, given by somebody else: in order, whole, and whatever the client does meanwhile."""
+"""Pending responses, resolved by other code."""
 
 import socket
 
@@ -11,23 +11,23 @@ from holdfast.http.message import PendingResponse, Request, Response
 
 
 class Later:
-    """A handler whose answers are given by the test."""
+    """A handler whose responses are resolved by the test."""
 
     def __init__(self) -> None:
-        self.owed: list[tuple[bytes, PendingResponse]] = []
+        self.pending: list[tuple[bytes, PendingResponse]] = []
 
     def __call__(self, request: Request) -> PendingResponse:
         pending = PendingResponse()
-        self.owed.append((request.target, pending))
+        self.pending.append((request.target, pending))
         return pending
 
     async def until(self, count: int) -> None:
         with trio.fail_after(30):
-            while len(self.owed) < count:
+            while len(self.pending) < count:
                 await trio.lowlevel.checkpoint()
 
-    def give(self, number: int, answer: object = None) -> None:
-        target, pending = self.owed[number]
+    def resolve(self, number: int, answer: object = None) -> None:
+        target, pending = self.pending[number]
         pending.resolve(Response(200, [], target) if answer is None else answer)
 
 
@@ -40,16 +40,16 @@ def later() -> Later:
     return Later()
 
 
-async def test_one_after_another_on_one_connection(serve, later, each_engine):
+async def test_pending_responses_follow_each_other_on_one_connection(serve, later, each_engine):
     async with serve(later, engine=each_engine) as running, running.client() as client:
         for number in range(3):
             await client.send(get(b"/%d" % number))
             await later.until(number + 1)
-            later.give(number)
+            later.resolve(number)
             assert (await client.answer())[2] == b"/%d" % number
 
 
-async def test_an_answer_that_is_there_at_once(serve):
+async def test_a_response_that_is_resolved_already_is_sent(serve):
     def at_once(request: Request) -> PendingResponse:
         pending = PendingResponse()
         pending.resolve(b"HTTP/1.1 204 No Content\r\n\r\n")
@@ -61,147 +61,147 @@ async def test_an_answer_that_is_there_at_once(serve):
             assert (await client.answer())[0] == 204
 
 
-async def test_the_next_request_waits_for_the_answer_before_it(serve, later):
+async def test_the_next_request_waits_for_the_response_before_it(serve, later):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0") + get(b"/1"))
         await wait_all_tasks_blocked(0.01)
         await client.send(get(b"/2"))
         await wait_all_tasks_blocked(0.01)
-        assert len(later.owed) == 1
+        assert len(later.pending) == 1
         for number in range(3):
             await later.until(number + 1)
-            later.give(number)
+            later.resolve(number)
             assert (await client.answer())[2] == b"/%d" % number
 
 
-async def test_a_refusal_waits_for_the_answer_before_it(serve, later):
+async def test_a_refusal_waits_for_the_response_before_it(serve, later):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0") + b"GET / HTTP/1.1\nHost: a\n\n")
         await later.until(1)
         await wait_all_tasks_blocked(0.01)
-        later.give(0)
+        later.resolve(0)
         assert (await client.answer())[::2] == (200, b"/0")
         assert (await client.answer())[0] == 400
         assert await client.rest() == b""
 
 
-async def test_half_of_the_next_head_is_not_too_slow_while_the_answer_is_owed(serve, later, autojump_clock):
+async def test_the_next_head_does_not_time_out_while_a_response_is_pending(serve, later, autojump_clock):
     async with serve(later, head_timeout=5) as running, running.client() as client:
         await client.send(get(b"/0") + get(b"/1")[:10])
         await later.until(1)
         await trio.sleep(60)
-        later.give(0)
+        later.resolve(0)
         assert (await client.answer())[0] == 200
         await client.send(get(b"/1")[10:])
         await later.until(2)
-        later.give(1)
+        later.resolve(1)
         assert (await client.answer())[2] == b"/1"
 
 
-async def test_a_client_that_says_no_more_still_gets_its_answer(serve, later):
+async def test_a_client_that_closed_its_side_still_gets_its_response(serve, later):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0"))
         await client.stream.send_eof()
         await later.until(1)
         await wait_all_tasks_blocked(0.01)
-        later.give(0)
+        later.resolve(0)
         assert (await client.answer())[2] == b"/0"
         assert await client.rest() == b""
 
 
-async def test_a_client_that_is_gone_disturbs_nobody(serve, later):
+async def test_a_client_that_left_does_not_disturb_others(serve, later):
     async with serve(later) as running:
         async with running.client() as client:
             await client.send(get(b"/0"))
             await later.until(1)
-        later.give(0)
+        later.resolve(0)
         with trio.fail_after(30):
             while running.server.connections:
                 await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("header", [b"Connection: close", b"X-A: b"])
-async def test_what_goes_wrong_is_told(serve, later, caplog, header):
+async def test_an_exception_becomes_an_error_response(serve, later, caplog, header):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0", header))
         await later.until(1)
-        later.give(0, problem_for_status(507, "no room"))
+        later.resolve(0, problem_for_status(507, "no room"))
         assert (await client.answer())[0] == 507
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/1", header))
         await later.until(2)
-        later.give(1, RuntimeError("a bug"))
+        later.resolve(1, RuntimeError("a bug"))
         assert (await client.answer())[0] == 500
     assert "a bug" in caplog.text
 
 
-async def test_an_answer_that_is_none_closes_its_connection_and_reaches_nobody_else(serve, later, caplog):
+async def test_an_invalid_response_closes_only_its_own_connection(serve, later, caplog):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0"))
         await later.until(1)
-        later.give(0, object())
+        later.resolve(0, object())
         assert await client.rest() == b""
     assert "sending an answer failed" in caplog.text
 
 
-async def test_stopping_sends_what_is_owed_and_closes(serve, later):
+async def test_stopping_sends_pending_responses_and_closes(serve, later):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0"))
         await later.until(1)
         running.server.stop()
         await wait_all_tasks_blocked(0.01)
-        later.give(0)
+        later.resolve(0)
         status, head, body = await client.answer()
         assert (status, body, dict(head.headers)[b"connection"]) == (200, b"/0", b"close")
         assert await client.rest() == b""
 
 
-async def test_an_answer_larger_than_the_sockets_take_arrives_whole(serve, later):
+async def test_a_response_larger_than_the_socket_buffers_arrives_whole(serve, later):
     async with serve(later) as running, running.client() as client:
         await client.send(get(b"/0") + get(b"/1"))
         await later.until(1)
         body = bytes(range(256)) * (32 << 10)
-        later.give(0, Response(200, [], body))
+        later.resolve(0, Response(200, [], body))
         await wait_all_tasks_blocked(0.01)
-        assert len(later.owed) == 1
+        assert len(later.pending) == 1
         assert (await client.answer())[2] == body
         await later.until(2)
-        later.give(1)
+        later.resolve(1)
         assert (await client.answer())[2] == b"/1"
 
 
-async def test_a_client_that_reads_nothing_is_let_go(serve, later, autojump_clock):
+async def test_a_client_that_reads_nothing_is_disconnected(serve, later, autojump_clock):
     async with serve(later, idle_timeout=5) as running, running.client() as client:
         await client.send(get(b"/0"))
         await later.until(1)
-        later.give(0, Response(200, [], bytes(32 << 20)))
+        later.resolve(0, Response(200, [], bytes(32 << 20)))
         with trio.fail_after(60):
             while running.server.connections:
                 await trio.sleep(1)
 
 
-async def test_who_is_owed_an_answer_is_never_closed_to_make_room_and_is_once_it_came(serve, later):
+async def test_a_connection_is_closed_to_make_room_only_after_its_response(serve, later):
     async with serve(later, max_connections=1) as running, running.client() as first:
         await first.send(get(b"/0"))
         await later.until(1)
         async with running.client() as second:
             assert (await second.answer())[0] == 503
-        later.give(0)
+        later.resolve(0)
         assert (await first.answer())[2] == b"/0"
         async with running.client() as third:
             await third.send(get(b"/1"))
             await later.until(2)
             assert await first.rest() == b""
-            later.give(1)
+            later.resolve(1)
             assert (await third.answer())[2] == b"/1"
 
 
-async def test_a_request_behind_an_answer_is_not_begun_on_a_connection_that_was_closed_to_make_room(serve, later):
+async def test_a_connection_closed_to_make_room_starts_no_further_request(serve, later):
     """Its answer comes, and in the same moment a new connection: before the request behind it was looked at."""
 
     def admit(_: object) -> None:
-        if later.owed:
-            later.give(0)
+        if later.pending:
+            later.resolve(0)
 
     async with serve(later, max_connections=1, admit=admit) as running, running.client() as first:
         await first.send(get(b"/0") + get(b"/1"))
@@ -210,14 +210,14 @@ async def test_a_request_behind_an_answer_is_not_begun_on_a_connection_that_was_
         async with running.client() as second:
             assert (await first.answer())[2] == b"/0"
             assert await first.rest() == b""
-            assert len(later.owed) == 1
+            assert len(later.pending) == 1
             await second.send(get(b"/2"))
             await later.until(2)
-            later.give(1)
+            later.resolve(1)
             assert (await second.answer())[2] == b"/2"
 
 
-async def test_nothing_is_kept_of_a_client_that_reset_before_its_answer_came(serve, later):
+async def test_nothing_is_kept_of_a_client_that_reset_before_its_response(serve, later):
     async with serve(later) as running:
         async with running.client() as client:
             await client.send(get(b"/0"))
@@ -226,5 +226,5 @@ async def test_nothing_is_kept_of_a_client_that_reset_before_its_answer_came(ser
         with trio.fail_after(30):
             while running.server.connections:
                 await trio.lowlevel.checkpoint()
-        later.give(0)
+        later.resolve(0)
         assert not running.server.waiting

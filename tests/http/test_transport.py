@@ -36,7 +36,7 @@ def large_head(size: int) -> bytes:
     return b"POST /hook HTTP/1.1\r\nhost: a.example\r\ncontent-length: %d\r\n\r\n" % size
 
 
-async def test_one_exchange(receiver, transport_to):
+async def test_an_exchange_returns_the_answer(receiver, transport_to):
     async with receiver() as there:
         there.scripts = [there.answering(OK)]
         transport = transport_to(there.port)
@@ -64,7 +64,7 @@ async def test_connections_are_reused(receiver, transport_to):
     ],
     ids=["close", "http/1.0", "bytes after it"],
 )
-async def test_connections_are_not_reused_after(receiver, transport_to, answer):
+async def test_a_connection_is_not_reused_after_such_an_answer(receiver, transport_to, answer):
     async with receiver() as there:
         there.scripts = [there.answering(answer, close=False)] * 2
         transport = transport_to(there.port)
@@ -94,7 +94,7 @@ async def test_a_connection_closed_while_idle_is_not_used(receiver, transport_to
         assert len(there.heard) == 2
 
 
-async def test_a_connection_that_spoke_while_idle_is_not_used(receiver, transport_to, settled):
+async def test_a_connection_with_unexpected_bytes_is_not_used(receiver, transport_to, settled):
     async with receiver() as there:
 
         async def speaks_unasked(stream):
@@ -160,7 +160,7 @@ async def test_two_idle_connections_do_not_make_two_resends(receiver, transport_
         assert there.connections == 3
 
 
-async def test_no_resend_once_a_byte_of_the_answer_came(receiver, transport_to):
+async def test_no_resend_after_a_byte_of_the_answer(receiver, transport_to):
     async with receiver() as there:
         there.scripts = [closing_on_second_request(there, last_words=b"H"), there.answering(OK)]
         transport = transport_to(there.port)
@@ -172,7 +172,7 @@ async def test_no_resend_once_a_byte_of_the_answer_came(receiver, transport_to):
 
 
 @pytest.mark.parametrize("last_words", [b"", b"HTTP/1.1 200 OK\r\ncontent-le"])
-async def test_no_resend_on_a_fresh_connection(receiver, transport_to, last_words):
+async def test_no_resend_after_a_new_connection(receiver, transport_to, last_words):
     async with receiver() as there:
         there.scripts = [there.answering(last_words), there.answering(OK)]
         with pytest.raises(ConnectionReset) as raised:
@@ -215,7 +215,7 @@ async def test_a_large_body_arrives_and_the_connection_is_kept(receiver, transpo
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 100_000])
-async def test_head_and_body_arrive_in_order_however_little_is_taken_at_once(receiver, transport_to, size):
+async def test_head_and_body_arrive_in_order_with_small_sends(receiver, transport_to, size):
     """With the smallest buffer that there is, also the head is sent in pieces."""
     body = bytes(range(251)) * (size // 251) + b"x" * (size % 251)
     head = large_head(size)[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n"
@@ -326,7 +326,7 @@ async def test_nothing_in_the_body_changes_the_outcome(receiver, transport_to, s
         assert len(transport.pool) == 0
 
 
-async def test_a_reset_in_the_body_does_not_either(receiver, transport_to):
+async def test_a_reset_in_the_body_does_not_change_the_outcome(receiver, transport_to):
     async def script(stream):
         await stream.receive_some(10)
         await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
@@ -361,7 +361,7 @@ def dead():
         yield port
 
 
-async def test_refused(transport_to):
+async def test_a_refused_connection_is_a_connect_error(transport_to):
     port = refusing_port()
     with pytest.raises(ConnectError) as raised:
         await post(transport_to(port))
@@ -377,14 +377,14 @@ async def test_the_next_address_is_tried_when_one_refuses(receiver, transport_to
         assert (answer.status, answer.address) == (200, there.address)
 
 
-async def test_a_dead_address_can_not_use_up_all_the_time(receiver, transport_to, dead):
+async def test_a_dead_address_gets_only_its_share_of_the_time(receiver, transport_to, dead):
     async with receiver() as there:
         there.scripts = [there.answering(OK)]
         answer = await post(transport_to(dead, there.port), seconds=1)
         assert (answer.status, answer.address) == (200, there.address)
 
 
-async def test_a_dead_address_alone_is_a_timeout_of_connecting(transport_to, dead):
+async def test_a_single_dead_address_is_a_timeout_of_connecting(transport_to, dead):
     with pytest.raises(ExchangeTimeout) as raised:
         await post(transport_to(dead), seconds=0.1)
     assert (raised.value.stage, raised.value.address) == ("connect", f"127.0.0.1:{dead}")
@@ -408,7 +408,7 @@ async def test_no_route_does_not_hide_a_refusal(each_engine):
     assert raised.value.errno == errno.ECONNREFUSED
 
 
-async def test_no_address_at_all(transport_to):
+async def test_no_address_is_a_connect_error(transport_to):
     with pytest.raises(ConnectError) as raised:
         await post(transport_to())
     assert (raised.value.errno, raised.value.address) == (None, None)
@@ -426,7 +426,7 @@ async def test_ipv6_addresses_are_bracketed(each_engine):
     assert raised.value.address.startswith("[::1]:")
 
 
-async def test_what_the_resolver_raises_passes_through(each_engine):
+async def test_errors_of_the_resolver_pass_through(each_engine):
     class Denied(Exception):
         pass
 
@@ -473,7 +473,7 @@ async def test_cancellation_from_outside_closes_and_propagates(receiver, transpo
 
 
 @pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
-async def test_cancelled_after_the_head_of_the_answer_it_returns_what_came(receiver, transport_to, settled, size):
+async def test_a_cancellation_after_the_head_returns_the_answer(receiver, transport_to, settled, size):
     """The outcome is decided. Whoever cancels meets the task at its next wait."""
 
     async def drip(stream):
@@ -496,7 +496,7 @@ async def test_cancelled_after_the_head_of_the_answer_it_returns_what_came(recei
         assert (transport.in_use, len(transport.pool)) == (0, 0)
 
 
-async def test_cancelled_while_sending_before_any_answer_it_is_cancelled(receiver, transport_to, settled):
+async def test_a_cancellation_before_the_answer_propagates(receiver, transport_to, settled):
     async def stop_reading(stream):
         await stream.receive_some(1000)
         await settled()
@@ -577,7 +577,7 @@ async def test_run_closes_idle_connections_in_time(receiver, transport_to):
         nursery.cancel_scope.cancel()
 
 
-async def test_aclose_closes_idle_ones_and_those_under_way_later(receiver, transport_to):
+async def test_aclose_closes_idle_connections_now_and_used_ones_later(receiver, transport_to):
     async with receiver() as there:
         there.scripts = [there.answering(OK, OK)]
         transport = transport_to(there.port)
@@ -589,7 +589,7 @@ async def test_aclose_closes_idle_ones_and_those_under_way_later(receiver, trans
         assert len(transport.pool) == 0
 
 
-async def test_renew_closes_idle_ones_and_those_under_way_later(receiver, transport_to):
+async def test_renew_closes_idle_connections_now_and_used_ones_later(receiver, transport_to):
     """What was opened under old rules serves no exchange that begins under new ones."""
     async with receiver() as there:
         transport = transport_to(there.port)
@@ -616,7 +616,7 @@ async def test_renew_closes_idle_ones_and_those_under_way_later(receiver, transp
         assert [(await post(transport)).reused for _ in range(3)] == [False, False, True]
 
 
-async def test_a_renewal_sets_how_many_are_kept(receiver, transport_to):
+async def test_a_renewal_sets_the_limits_of_the_pool(receiver, transport_to):
     async with receiver() as there:
         transport = transport_to(there.port, max_idle_per_origin=1)
         for per_origin, total, idle in ((3, 10, 3), (2, 10, 2), (8, 1, 1)):
@@ -627,7 +627,7 @@ async def test_a_renewal_sets_how_many_are_kept(receiver, transport_to):
 
 
 @pytest.mark.parametrize("during", ["resolving", "dialling"])
-async def test_what_was_being_opened_at_a_renewal_is_not_kept(receiver, each_engine, during):
+async def test_a_connection_that_opens_during_a_renewal_is_not_kept(receiver, each_engine, during):
     async with receiver() as there:
         there.scripts = [there.answering(OK)]
 
@@ -664,7 +664,7 @@ async def test_head_answers_have_no_body(receiver, transport_to):
         assert (await post(transport)).reused
 
 
-async def test_a_refusal_sent_before_the_request_is_read(receiver, each_engine, settled):
+async def test_an_answer_from_a_receiver_that_reads_nothing_is_read(receiver, each_engine, settled):
     """The first send already fails. Between connecting and sending there is no wait, so this plays that race."""
     refusal = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import pytest
 import trio
-import trustme
 
 from holdfast.http.connection import DATALESS_RECORDS, TlsConnection
 from holdfast.http.deadlines import Deadlines
@@ -20,31 +19,14 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 A, B = Origin("https", "a.example", 443), Origin("https", "b.example", 443)
 
 
-@pytest.fixture(scope="module")
-def authority():
-    return trustme.CA()
-
-
-@pytest.fixture
-def server_context(authority):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("a.example", "b.example", "127.0.0.1").configure_cert(context)
-    return context
-
-
-@pytest.fixture
-def client_context(authority):
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    return context
-
-
 async def post(transport, origin=A, body=b"hello", seconds=10):
     head = b"POST /hook HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
     return await transport.exchange(origin, head, body, trio.current_time() + seconds)
 
 
-async def test_the_right_name_is_trusted_sent_and_reused(receiver, transport_to, server_context, client_context):
+async def test_a_connection_with_the_right_name_is_trusted_and_reused(
+    receiver, transport_to, server_context, client_context
+):
     names: list[str | None] = []
     server_context.sni_callback = lambda connection, name, context: names.append(name)
     async with receiver(server_context) as there:
@@ -67,7 +49,9 @@ async def test_a_literal_address_is_checked_against_the_certificate(
         assert (await post(transport, Origin("https", "127.0.0.1", 443))).status == 200
 
 
-async def test_two_names_on_one_address_never_share(receiver, transport_to, server_context, client_context):
+async def test_two_names_on_one_address_never_share_a_connection(
+    receiver, transport_to, server_context, client_context
+):
     """The certificate would be good for both."""
     async with receiver(server_context) as there:
         there.scripts = [there.answering(OK, OK)] * 2
@@ -76,7 +60,7 @@ async def test_two_names_on_one_address_never_share(receiver, transport_to, serv
         assert there.connections == 2
 
 
-async def test_the_wrong_name(receiver, transport_to, server_context, client_context):
+async def test_the_wrong_name_is_a_tls_error(receiver, transport_to, server_context, client_context):
     async with receiver(server_context) as there:
         there.scripts = [there.answering(OK)]
         transport = transport_to(there.port, ssl_context=client_context)
@@ -87,7 +71,7 @@ async def test_the_wrong_name(receiver, transport_to, server_context, client_con
         assert there.heard == []
 
 
-async def test_an_untrusted_authority(receiver, transport_to, server_context):
+async def test_an_untrusted_authority_is_a_tls_error(receiver, transport_to, server_context):
     async with receiver(server_context) as there:
         there.scripts = [there.answering(OK)]
         with pytest.raises(TlsError, match="certificate"):
@@ -105,7 +89,7 @@ async def test_contexts_are_chosen_by_origin(receiver, transport_to, server_cont
             await post(transport, B)
 
 
-async def test_a_context_that_can_not_be_had_closes_the_connection(receiver, transport_to):
+async def test_an_error_of_the_context_function_closes_the_connection(receiver, transport_to):
     """As with the file of a client certificate that is gone."""
     heard = []
     closed = trio.Event()
@@ -162,7 +146,7 @@ async def test_old_versions_are_refused(receiver, transport_to, authority, clien
 
 
 @pytest.mark.parametrize("group", ["ffdhe2048", "ffdhe8192"])
-async def test_numbers_that_take_long_are_refused_before_they_are_computed(
+async def test_a_finite_field_key_exchange_is_refused_before_it_is_computed(
     receiver, transport_to, server_context, client_context, group
 ):
     """TLS 1.3 lets the server choose among all groups that `ssl` offers."""
@@ -175,7 +159,7 @@ async def test_numbers_that_take_long_are_refused_before_they_are_computed(
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("curve", ["prime256v1", "secp384r1", "secp521r1", "X25519", "X448"])
-async def test_any_curve_will_do(receiver, transport_to, server_context, client_context, curve, version):
+async def test_any_curve_is_accepted(receiver, transport_to, server_context, client_context, curve, version):
     """The first that is offered is X25519: for any other a server of TLS 1.3 asks for a second hello."""
     server_context.set_ecdh_curve(curve)
     server_context.maximum_version = version
@@ -213,7 +197,7 @@ async def test_a_hello_may_come_in_many_segments(receiver, transport_to, server_
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3, 50, -1])
-async def test_a_hello_cut_into_records_is_refused(receiver, transport_to, server_context, client_context, cut):
+async def test_a_hello_in_several_records_is_refused(receiver, transport_to, server_context, client_context, cut):
     """It could hide what it chooses."""
 
     async def fragment(stream):
@@ -241,7 +225,7 @@ async def alert(stream: trio.SSLStream) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n"])
-async def test_an_alert_instead_of_an_answer_is_a_failure_of_tls(
+async def test_an_alert_instead_of_an_answer_is_a_tls_error(
     receiver, transport_to, server_context, client_context, begun
 ):
     server_context.num_tickets = 0
@@ -259,7 +243,7 @@ async def test_an_alert_instead_of_an_answer_is_a_failure_of_tls(
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n"])
-async def test_an_alert_on_a_reused_connection_is_one_that_is_stale(
+async def test_an_alert_on_a_reused_connection_means_that_it_is_stale(
     receiver, transport_to, server_context, client_context, begun
 ):
     """Until a byte of the answer came."""
@@ -282,7 +266,9 @@ async def test_an_alert_on_a_reused_connection_is_one_that_is_stale(
         assert transport.resent == (0 if begun else 1)
 
 
-async def test_a_large_body_and_a_stale_connection(receiver, transport_to, server_context, client_context):
+async def test_a_large_body_is_sent_again_after_a_stale_connection(
+    receiver, transport_to, server_context, client_context
+):
     body = bytes(range(256)) * 8192
     async with receiver(server_context) as there:
 
@@ -313,9 +299,7 @@ async def test_an_early_answer_is_read(receiver, transport_to, server_context, c
         assert (answer.status, answer.body) == (413, b"big!")
 
 
-async def test_a_body_in_flight_is_encrypted_slice_by_slice(
-    receiver, transport_to, server_context, client_context, settled
-):
+async def test_a_body_is_encrypted_in_slices(receiver, transport_to, server_context, client_context, settled):
     body = bytes(32 << 20)
 
     async def read_nothing(stream):
@@ -399,7 +383,9 @@ async def test_an_answer_can_be_read_after_sending_failed(receiver, server_conte
         connection.close()
 
 
-async def test_a_few_session_tickets_come_before_an_answer(receiver, transport_to, server_context, client_context):
+async def test_a_few_session_tickets_before_an_answer_are_accepted(
+    receiver, transport_to, server_context, client_context
+):
     server_context.num_tickets = DATALESS_RECORDS
     large = b"HTTP/1.1 500 Oh\r\ncontent-length: 65536\r\n\r\n" + bytes(65536)
     async with receiver(server_context) as there:
@@ -410,7 +396,7 @@ async def test_a_few_session_tickets_come_before_an_answer(receiver, transport_t
 
 
 @pytest.mark.parametrize("answer", [OK, OK[:5]])
-async def test_tickets_without_end_are_a_failure_of_tls(receiver, transport_to, server_context, client_context, answer):
+async def test_endless_tickets_are_a_tls_error(receiver, transport_to, server_context, client_context, answer):
     server_context.num_tickets = 1_000
 
     async def give_tickets(stream):
@@ -434,7 +420,7 @@ async def renew_keys(stream: trio.SSLStream) -> None:
 
 
 @pytest.mark.parametrize("before", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 201 Created\r\ncontent-length: 5\r\n\r\nhel"])
-async def test_keys_renewed_without_end_are_a_failure_of_tls_unless_the_outcome_stands(
+async def test_endless_key_updates_are_a_tls_error_before_the_answer(
     receiver, transport_to, server_context, client_context, before
 ):
     async def renew(stream):

@@ -1,4 +1,4 @@
-"""A wire hears every byte and every end, however they come together, and lets nobody wait for ever."""
+"""A wire receives every byte and every end, and no task waits for ever."""
 
 import errno
 import random
@@ -19,13 +19,13 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-async def test_what_was_there_before_is_heard(ends):
+async def test_bytes_from_before_the_registration_are_received(ends):
     ours, theirs = ends
     theirs.send(b"early")
     assert await Wire(ours).receive(100) == b"early"
 
 
-async def test_an_end_that_comes_with_the_last_byte(ends):
+async def test_an_end_with_the_last_byte_is_received(ends):
     ours, theirs = ends
     wire = Wire(ours)
     theirs.send(b"last")
@@ -35,7 +35,7 @@ async def test_an_end_that_comes_with_the_last_byte(ends):
     assert not wire.is_quiet()
 
 
-async def test_an_end_that_comes_after_the_last_byte_was_read(ends):
+async def test_an_end_after_the_last_read_is_received(ends):
     ours, theirs = ends
     wire = Wire(ours)
     theirs.send(b"last")
@@ -46,7 +46,7 @@ async def test_an_end_that_comes_after_the_last_byte_was_read(ends):
         assert await wire.receive(100) == b""
 
 
-async def test_more_than_is_asked_for_is_kept(ends):
+async def test_bytes_beyond_the_size_stay_for_the_next_receive(ends):
     ours, theirs = ends
     wire = Wire(ours)
     theirs.send(b"abcd")
@@ -85,7 +85,7 @@ def with_a_descriptor(theirs: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("kind", "say"), [("tcp_ends", with_an_urgent_byte), ("ends", with_an_urgent_byte), ("ends", with_a_descriptor)]
 )
-async def test_a_read_that_stops_before_the_end_is_followed_by_another(request, kind, say):
+async def test_a_short_read_is_followed_by_another(request, kind, say):
     ours, theirs = request.getfixturevalue(kind)
     say(theirs)
     wire = Wire(ours)
@@ -97,7 +97,7 @@ async def test_a_read_that_stops_before_the_end_is_followed_by_another(request, 
         assert await wire.receive(100) == b"more"
 
 
-async def test_what_nobody_asked_for_makes_it_unquiet(ends):
+async def test_a_wire_with_unread_bytes_is_not_quiet(ends):
     ours, theirs = ends
     wire = Wire(ours)
     await wait_all_tasks_blocked(0.01)
@@ -108,7 +108,7 @@ async def test_what_nobody_asked_for_makes_it_unquiet(ends):
 
 
 @pytest.mark.parametrize("what", ["receive", "send_all"])
-async def test_closing_wakes_whoever_waits(ends, what):
+async def test_closing_wakes_waiting_tasks(ends, what):
     wire = Wire(ends[0])
 
     async def wait() -> None:
@@ -126,7 +126,7 @@ async def test_closing_wakes_whoever_waits(ends, what):
         await wire.receive(1)
 
 
-async def test_a_wait_that_is_cancelled_can_be_taken_up_again(ends):
+async def test_a_receive_can_follow_a_cancelled_one(ends):
     ours, theirs = ends
     wire = Wire(ours)
     with trio.CancelScope() as scope:
@@ -138,7 +138,7 @@ async def test_a_wait_that_is_cancelled_can_be_taken_up_again(ends):
         assert await wire.receive(1) == b"x"
 
 
-async def test_a_peer_that_never_pauses_leaves_the_others_their_turn(ends):
+async def test_a_peer_that_never_pauses_leaves_other_tasks_their_turn(ends):
     ours, theirs = ends
     theirs.setblocking(False)
     wire, turns = Wire(ours), 0
@@ -158,7 +158,7 @@ async def test_a_peer_that_never_pauses_leaves_the_others_their_turn(ends):
     assert turns >= 50
 
 
-async def test_by_chance_every_byte_arrives(ends):
+async def test_every_byte_arrives_in_random_order_of_sends_and_receives(ends):
     """Sizes, pauses and the end by chance: whoever reads gets all of it and then the end."""
     for seed in range(100):
         chance = random.Random(seed)
