@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import fork_server, harness
 from tests.support.harness import Gateway, Receiver, running
 from tests.support.postgres import ELSEWHERE, OwnServer, Server
+from tests.support.repetitions import amount
 
 MEASURED = "measured"
 
@@ -18,7 +19,9 @@ MEASURED = "measured"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The time of an example depends on the machine.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "holdfast", deadline=None, max_examples=amount(50, 100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("holdfast")
 
 LONGEST = (

@@ -102,7 +102,7 @@ def test_a_gateway_keeps_its_store(holdfast: Run, tmp_path: Path, database: str)
 
 # -- interrupted -------------------------------------------------------------------------------------------------------
 
-KILLS = amount(4, 10)
+KILLS = amount(2, 10)
 MANY = (KILLS + 10) * PAGE
 """The last one that is killed is still far from its end."""
 HOSTS = ("a:443", "b:443", "c:443")

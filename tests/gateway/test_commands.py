@@ -18,6 +18,7 @@ import pytest
 from tests.cli.scripted import Answer, Received, unix_script
 from tests.support import fork_server
 from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
+from tests.support.repetitions import cases
 
 UNKNOWN = "msg_" + "0" * 32
 ALL = {
@@ -220,7 +221,7 @@ def test_dead_messages_are_listed_exported_replayed_and_dropped(
     assert holdfast(dying, "dead", "list") == "no dead messages\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", cases([signal.SIGINT], [signal.SIGKILL]))
 def test_a_replay_that_is_interrupted_and_repeated_delivers_each_once(
     dying: Gateway, receiver: Receiver, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -19,6 +19,7 @@ from holdfast.core.handoff_header import FARTHEST, MOST_ATTEMPTS
 from tests.support import fork_server
 from tests.support.harness import PATIENCE, PLAIN, Gateway, Received, Receiver, running, settings, until
 from tests.support.ports import refusing_port
+from tests.support.repetitions import cases
 
 TOKEN = "s3cret"
 LONG: dict[str, Any] = {"retry__base": "1h", "circuit__min_attempts": 0, "drain__timeout": "60s"}
@@ -262,7 +263,7 @@ def trouble(kind: str, tmp_path: Path, token: Path) -> Iterator[tuple[str, str]]
             yield other.ingest, "it answered 507, host-share-used"
 
 
-@pytest.mark.parametrize("kind", ["down", "no holdfast", "deep", "wrong token", "no token", "full"])
+@pytest.mark.parametrize("kind", cases(["down", "wrong token", "full"], ["no holdfast", "deep", "no token"]))
 def test_refused_messages_stay_and_are_delivered_after_a_restart(
     tmp_path: Path, token: Path, receiver: Receiver, kind: str
 ) -> None:

@@ -20,7 +20,7 @@ from holdfast.process.descriptors import OPERATORS, OWN
 from tests.gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses
 from tests.support import fork_server
 from tests.support.harness import HOLDFAST, PATIENCE, PLAIN, Gateway, Receiver, running, until
-from tests.support.repetitions import amount
+from tests.support.repetitions import amount, cases
 
 MOST_MEMORY = 24 * 1024
 """In kB; the floods below are many times as large."""
@@ -258,6 +258,9 @@ def test_random_bytes_never_crash_the_gateway_and_only_acknowledged_messages_are
 
 # -- crowds -----------------------------------------------------------------------------------------------------------
 
+mostly_split = pytest.mark.parametrize("processes", cases([2], [1]), indirect=True)
+"""For crowds that cost seconds of CPU: with one process only in the long run."""
+
 SLOW_HEADS = SLOW_BODIES = 500
 POSTS = 50
 
@@ -357,6 +360,7 @@ async def upload(gateway: Gateway, chunked: bool, finish: trio.Event, said: list
         said.append(bytes(await stream.receive_some()))
 
 
+@mostly_split
 @pytest.mark.usefixtures("many_descriptors", "processes")
 async def test_unfinished_uploads_take_bounded_memory_and_delay_no_small_webhook(
     tmp_path: Path, receiver: Receiver, measured: Callable[[str], None]
@@ -455,6 +459,7 @@ def is_answered(gateway: Gateway, door: str) -> bool:
 DOORS = ("probe", "status", "control", "ingest")
 
 
+@mostly_split
 @pytest.mark.usefixtures("many_descriptors", "processes")
 def test_silent_connections_do_not_block_any_listener(tmp_path: Path, measured: Callable[[str], None]) -> None:
     most = 0
@@ -482,6 +487,7 @@ RESTARTED_AFTER = 3
 """Probes in a row that fail, by the manifests in deploy/."""
 
 
+@mostly_split
 @pytest.mark.usefixtures("processes")
 def test_clients_that_do_not_read_answers_block_no_other(tmp_path: Path) -> None:
     """Each client asks for more than is sent to one that does not read. While the first answers are made, all of them
