@@ -45,8 +45,8 @@ from holdfast.store.port import (
     Shelve,
     Store,
 )
-from tests.contract.inside import Inside
-from tests.contract.inside import dump as dump
+from tests.contract.rows import Inside
+from tests.contract.rows import dump as dump
 from tests.store.memory import MemoryEngine
 from tests.store.recorder import Recorder
 

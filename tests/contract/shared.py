@@ -24,7 +24,7 @@ from holdfast.store.port import (
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import Desk, lane
-from tests.contract.inside import GARBAGE
+from tests.contract.rows import GARBAGE
 from tests.support.harness import PATIENCE
 
 FOR_EVER = 1 << 40

@@ -25,10 +25,10 @@ from holdfast.store.postgres import connection
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
 from tests.store.fleets import every_host_is_owned
+from tests.store.offline.test_export_and_restore import ANYTHING, NOT_THE_SAME, contents, line_of
+from tests.store.offline.test_export_and_restore import export as export_embedded
+from tests.store.offline.test_export_and_restore import take as take_embedded
 from tests.store.populated import SIZE, Populated, build
-from tests.store.test_offline_transfer import ANYTHING, NOT_THE_SAME, line_of, tables
-from tests.store.test_offline_transfer import export as export_embedded
-from tests.store.test_offline_transfer import take as take_embedded
 from tests.support.ports import refusing_port
 from tests.support.repetitions import amount
 
@@ -105,7 +105,7 @@ def test_a_store_that_went_through_a_database_is_the_same(
     assert through == exported
     copy = Populated(tmp_path / "copy")
     take_embedded(copy, through)
-    before, after = tables(original), tables(copy)
+    before, after = contents(original), contents(copy)
     same = [table for table in Table if table not in NOT_THE_SAME]
     assert {table: after[table] for table in same} == {table: before[table] for table in same}
 

@@ -15,9 +15,9 @@ from holdfast.store.offline.offline_store import Repaired, open_database
 from holdfast.store.port import Accept, Deliver
 from holdfast.store.postgres import connection, fsck
 from tests.contract.builders import EVER, NOW, RULES, active, success
+from tests.store.offline.test_export_and_restore import export as export_embedded
 from tests.store.populated import SIZE, Populated, build
 from tests.store.postgres.test_export_and_restore import a_replica, execute, message, take
-from tests.store.test_offline_transfer import export as export_embedded
 
 GARBAGE = b"\xc1garbage"
 

@@ -143,7 +143,7 @@ with open_store(Path(sys.argv[1]), 64 << 20, RULES) as store:
 @mark.parametrize("moment", ["fchown", "fsync", "rename", "sync_folder"])
 def test_a_kill_at_any_point_leaves_a_whole_store(store: Populated, moment: str) -> None:
     before = content(store)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     killed = subprocess.run([sys.executable, "-c", DIE, str(store.folder), moment], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert content(store) == before
