@@ -1,4 +1,4 @@
-"""Delivery put together: the same from a config for the real gateway and for one in virtual time."""
+"""Delivery as a whole, built from a config: the same for the real gateway and in virtual time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,16 +26,16 @@ from holdfast.store.port import Commit, SharedStore, Store
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RouteKeys:
-    """What routes sign with and show, by their names. `repr` is off: no log may spell it."""
+    """Signers and client certificates by the names of their routes. `repr` is off: no log may show them."""
 
     signers: Mapping[str, Signer] = field(default_factory=dict)
     certificates: Mapping[str, ClientCertificate] = field(default_factory=dict)
 
 
 class Delivery:
-    """`dispatcher` and `upkeep` run until cancelled; then what was counted is handed to the store.
+    """`run` delivers until cancelled, then saves all counters. `control` is for operators.
 
-    `shared` is the store, where replicas share it: it tells which hosts come and go.
+    `shared` is the store if replicas share it. It tells which hosts leave this replica.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Delivery:
             self._upkeep.call()
 
     def lease_renewed(self, begins_until: int, run: int) -> None:
-        """Attempts may begin until then, by the clock's `uptime`; the fleet delivers since `run`."""
+        """Attempts may begin until `begins_until`, by the clock's `uptime`. The fleet delivers since `run`."""
         self._lanes.run = run
         self.dispatcher.renew_lease(begins_until)
 
@@ -83,7 +83,7 @@ class Delivery:
         self._upkeep.begin_grace()
 
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
-        """Other numbers from now on: what is under way ends by the old ones, nothing is dropped."""
+        """Apply another config. Attempts in flight end by the old one; nothing is dropped."""
         self._lanes.configure(**_host_limits(config))
         self._courier.configure(**_terms(config, keys or RouteKeys()))
         self._start_order.configure(config.circuit, **_budgets(config))
@@ -139,5 +139,5 @@ def _budgets(config: Config) -> Budgets:
 
 
 def _host_of(route: Route) -> str:
-    """The host:port that a route sends to, as messages name it."""
+    """The host:port of a route's URL, in the spelling of messages."""
     return parse_target(route.url, ascii_name).host_key

@@ -1,8 +1,8 @@
-"""What happens to messages and lanes by time alone: expiry, forgetting, and the sweep of what is past its retention.
+"""Changes that happen by time alone: expiry, forgetting of idle circuits, removal after retention, early eviction.
 
-Everything goes in bounded steps that ride in the same groups as the webhooks, and costs by what it removes. After every
-start nothing expires or is purged for a while, and a disabled circuit is probed before anything in it expires: whatever
-the clock or the network did meanwhile, receivers get their chance first.
+All of it happens in bounded operations in the same groups as the webhooks, and costs by what it removes. In the grace
+after a start nothing expires and nothing is removed by its age, and a disabled circuit is probed before its messages
+expire: the process may have been down, or its clock or network may have failed.
 """
 
 import logging
@@ -35,16 +35,16 @@ from holdfast.store.port import (
 )
 
 STEP = 128
-"""Messages that one operation moves or removes: a group with it takes a few milliseconds longer, not more."""
+"""Messages that one operation moves or removes: it adds a few milliseconds to a group."""
 EVICTION_STEP = 1_024
-"""Records that one operation removes for want of room: more than the outcomes of a group can add."""
+"""Records that one operation removes for lack of room: more than the outcomes of a group can add."""
 CIRCUITS_REST = 10_000
-"""Milliseconds between two searches for idle circuits through all circuits."""
+"""Milliseconds between two searches of all circuits for idle ones."""
 SWEEP_AT_MOST_EVERY = 1_000
 
 
 class BusyLanes:
-    """Lanes that have something in memory or under way. The writer asks while the loop stands still."""
+    """The lanes with messages in memory or attempts in flight. The writer's thread reads it while the loop waits."""
 
     def __init__(self, lanes: LaneCache) -> None:
         self._lanes = lanes
@@ -55,7 +55,7 @@ class BusyLanes:
 
 
 class Upkeep:
-    """Asked by the dispatcher about lanes that have nothing to send; `run` is the sweep."""
+    """The dispatcher calls `consider` with lanes that have nothing to send. `run` sweeps the store."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Upkeep:
         dispatcher.on_quiet_lane = self.consider
 
     def call(self) -> None:
-        """Look now whether there is something to sweep."""
+        """Sweep now if there is something to remove."""
         self._called.set()
 
     def configure(self, config: Config) -> None:
@@ -90,22 +90,20 @@ class Upkeep:
         self.review()
 
     def review(self) -> None:
-        """Lanes may have moments that were computed by other numbers."""
+        """Compute the agenda's moments of all lanes again: rules or owners have changed."""
         self._to_review = True
         self._called.set()
 
     def begin_grace(self) -> None:
-        """Nothing expires or is purged for a while from now on, and disabled circuits are probed first."""
+        """From now on nothing expires or is removed by its age for a while, and disabled circuits are probed first."""
         self._started = self._clock.now()
         self._grace_ends = grace_ends(self._started, self._config.circuit)
-        self.call()  # What is waited for may be by a time that was set back.
+        self.call()  # the clock may have been set back since the next sweep was planned
 
     # -- single lanes ------------------------------------------------------------------------------------------------
 
     def consider(self, lane: Lane) -> int | None:
-        """Does what a lane that the agenda named needs by time. Returns when to look again, if the agenda would say
-        now.
-        """
+        """Do what a lane needs by time. Returns when to look at it again, if the agenda would name it too early."""
         config, now = self._config, self._clock.now()
         step = quiet_lane_step(
             lane, now, config.circuit, config.retry, started=self._started, grace_until=self._grace_ends
@@ -139,8 +137,8 @@ class Upkeep:
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Remove what is past its retention, sleeping until the next record is; early when room gets scarce."""
-        # A commit that failed ends the process: app does that, after everyone got an answer.
+        """Remove records past their retention as they come due, or earlier if room is scarce."""
+        # A failed commit ends the process: the app does that, after all requests have their answer.
         with suppress(CommitFailed):
             while True:
                 with suppress(StoreUnreachable, Fenced):
@@ -162,14 +160,14 @@ class Upkeep:
                     await sleep_until(self._clock, self._clock.now() + SWEEP_AT_MOST_EVERY)
 
     async def _review_lanes(self) -> None:
-        """Lanes that nothing touches wake and expire by the numbers of today's config too."""
+        """Lanes that nothing else touches get new moments in the agenda too."""
         self._to_review = False
         after = await self._store.perform(ReviewLanes(None, STEP))
         while after is not None:
             after = await self._store.perform(ReviewLanes(after, STEP))
 
     async def _sweep(self) -> bool:
-        """One step. Returns whether there may be more to remove at once."""
+        """One step. Returns whether there may be more to remove now."""
         if not self._store.is_swept_here:
             return False
         now = self._clock.now()
@@ -177,16 +175,15 @@ class Upkeep:
         finished = await self._store.oldest_finished()
         if room.is_scarce and await self._evict(finished, now):
             return True
-        # In a full store even an empty step is worth it: whether there is room again shows with a commit.
+        # In a full store even an empty step helps: only a commit shows whether there is room again.
         if self._next_due(finished, now) > now and not room.full:
             return False
         removed: int = await self._store.perform(self._past_retention(now))
         return removed >= STEP
 
     async def _evict(self, finished: OldestFinished, now: int) -> bool:
-        """What can go early makes room: of each kind the oldest, and nothing of the next kind before that is needed.
-
-        Returns whether to go on at once.
+        """Make room: remove the oldest delivered messages, then idempotency keys, then idle circuits, each only if the
+        room is still scarce. Returns whether there may be more to remove now.
         """
         removed = 0
         if finished.delivered is not None:
@@ -204,7 +201,7 @@ class Upkeep:
         return removed >= STEP
 
     async def _is_still_scarce(self, removed: int) -> bool:
-        """Count what was removed, and look whether it is enough."""
+        """Count the removed records, and tell whether room is still scarce."""
         room = await self._store.room()
         if removed:
             self._counters.evicted += removed
@@ -212,7 +209,7 @@ class Upkeep:
         return room.is_scarce
 
     async def _evict_circuits(self, now: int) -> int:
-        """Records of idle circuits: each step looks at some of all circuits, and after the last the search rests."""
+        """Remove records of idle circuits. Each step searches some circuits; after the last one the search pauses."""
         operation = EvictLanes(self._evict_after, EVICTION_STEP, BusyLanes(self._lanes))
         evicted: Evicted = await self._store.perform(operation)
         self._evict_after = evicted.after
@@ -223,7 +220,7 @@ class Upkeep:
         return len(evicted.lanes)
 
     def _past_retention(self, now: int) -> Purge:
-        """Nothing leaves by time in the grace after a start; for want of room it may at any time."""
+        """In the grace after a start nothing is removed by its age."""
         if now < self._grace_ends:
             return Purge(0, 0, 0, STEP)
         delivered, dead, keys = self._retention()
@@ -238,7 +235,7 @@ class Upkeep:
         return max(now + SWEEP_AT_MOST_EVERY, self._next_due(await self._store.oldest_finished(), now))
 
     def _next_due(self, finished: OldestFinished, now: int) -> int:
-        """When the first record is past its retention; what is not there yet is so no sooner than if it came now."""
+        """When the first record is past its retention. A kind without records counts as if one came now."""
         if now < self._grace_ends:
             return self._grace_ends
         spans = self._retention()

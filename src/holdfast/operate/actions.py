@@ -1,8 +1,9 @@
-"""What operators do to messages and circuits: each in bounded transactions, safe to interrupt and to repeat."""
+"""What operators do to messages and circuits: in bounded transactions, safe to interrupt and to repeat."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
@@ -18,6 +19,7 @@ from holdfast.store.port import (
     DropDead,
     DropMessages,
     MessageFilter,
+    Operation,
     ReplayDead,
     Retried,
     RetryNow,
@@ -26,6 +28,8 @@ from holdfast.store.port import (
 
 STEP = 128
 FOREVER = 1 << 62
+
+Filter = TypeVar("Filter", DeadFilter, MessageFilter)
 
 
 class Actions:
@@ -49,7 +53,7 @@ class Actions:
         return {"changed": change is not None, "replayed": replayed, "circuit": circuit}
 
     async def freeze(self, name: str) -> dict[str, Any]:
-        """Also a host not yet seen; says when its messages begin to expire."""
+        """Freezes a circuit, also one that does not exist yet. The answer says when its messages begin to expire."""
         key, host = await self._queries.key_and_host(name)
         change = await self._deliveries.freeze(key, host)
         circuit = await self._queries.circuit(key)
@@ -72,7 +76,7 @@ class Actions:
         if not self._deliveries.is_queued(id, lane):
             result = await self._store.perform(RetryNow(id, self._clock.now(), lane, host))
         if result is Retried.DELIVERED:
-            raise problem(409, "delivered", f"{text} was delivered; only what waits or is dead can be retried.")
+            raise problem(409, "delivered", f"{text} was delivered; only waiting and dead messages can be retried.")
         if result is Retried.REPLAYED:
             self._counters.replayed += 1
         return {"result": result, "message": await self._queries.message(text, masked=False)}
@@ -80,10 +84,10 @@ class Actions:
     async def drop(self, text: str) -> dict[str, Any]:
         id, _, _ = await self._known(text)
         self._refuse_in_flight(id, text)
-        swept: BulkResult = await self._store.perform(DropMessages(MessageFilter(id=id), 1))
-        if not swept.ids:
-            raise problem(409, "delivered", f"{text} was delivered; its record goes by retention.")
-        self._dropped(swept)
+        result: BulkResult = await self._store.perform(DropMessages(MessageFilter(id=id), 1))
+        if not result.ids:
+            raise problem(409, "delivered", f"{text} was delivered; its record is removed when its retention ends.")
+        self._count_dropped(result)
         return {"dropped": 1}
 
     # -- in bulk -----------------------------------------------------------------------------------------------------
@@ -92,45 +96,52 @@ class Actions:
         refuse_unknown(body, "host", "before", "state", "limit")
         state = choice(MessageState, "state", body.get("state"))
         if state in (MessageState.DELIVERED, MessageState.IN_FLIGHT):
-            raise problem(400, "bad-body", "Only messages that wait or are dead can be dropped.")
+            raise problem(400, "bad-body", "Only waiting and dead messages can be dropped.")
         select = MessageFilter(await self._lane(body), moment("before", body.get("before"), FOREVER), state)
-        limit, dropped = bulk_limit(body), 0
-        while True:
-            step = STEP if limit is None else min(STEP, limit - dropped)
-            swept: BulkResult = await self._store.perform(DropMessages(select, step, self._deliveries.in_flight))
-            dropped += swept.count
-            self._dropped(swept)
-            if swept.after is None or dropped == limit:
-                return {"dropped": dropped, "done": swept.after is None}
-            select = MessageFilter(select.lane, select.before, select.state, swept.after)
+        in_flight = self._deliveries.in_flight
+        dropped, done = await self._in_steps(
+            lambda select, step: DropMessages(select, step, in_flight), select, bulk_limit(body), self._count_dropped
+        )
+        return {"dropped": dropped, "done": done}
 
     async def replay(self, body: Mapping[str, Any]) -> dict[str, Any]:
         replayed = await self._replay(await self.dead_filter(body), limit := bulk_limit(body))
         return {"replayed": replayed, "done": limit is None or replayed < limit}
 
     async def drop_dead(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        select, limit, dropped = await self.dead_filter(body), bulk_limit(body), 0
-        while True:
-            step = STEP if limit is None else min(STEP, limit - dropped)
-            swept: BulkResult = await self._store.perform(DropDead(select, step))
-            dropped += swept.count
-            self._dropped(swept)
-            if swept.after is None or dropped == limit:
-                return {"dropped": dropped, "done": swept.after is None}
-            select = _go_on(select, swept.after)
+        select = await self.dead_filter(body)
+        dropped, done = await self._in_steps(DropDead, select, bulk_limit(body), self._count_dropped)
+        return {"dropped": dropped, "done": done}
 
     async def _replay(self, select: DeadFilter, limit: int | None) -> int:
-        """In bounded steps. What dies while this goes on is not replayed again: `until` is the start."""
-        replayed = 0
+        """`select.until` is the start of the action: messages that die during it are not replayed again."""
+
+        def count(result: BulkResult) -> None:
+            self._counters.replayed += result.count
+
+        replayed, _ = await self._in_steps(
+            lambda select, step: ReplayDead(select, self._clock.now(), step), select, limit, count
+        )
+        self._events.log(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
+        return replayed
+
+    async def _in_steps(
+        self,
+        operation: Callable[[Filter, int], Operation],
+        select: Filter,
+        limit: int | None,
+        count: Callable[[BulkResult], None],
+    ) -> tuple[int, bool]:
+        """Perform a bulk action in bounded steps. Returns how many messages it changed, and whether none are left."""
+        total = 0
         while True:
-            step = STEP if limit is None else min(STEP, limit - replayed)
-            swept: BulkResult = await self._store.perform(ReplayDead(select, self._clock.now(), step))
-            replayed += swept.count
-            self._counters.replayed += swept.count
-            if swept.after is None or replayed == limit:
-                self._events.log(logging.INFO, "dead_replayed", host=masked_lane(select.lane or ""), count=replayed)
-                return replayed
-            select = _go_on(select, swept.after)
+            step = STEP if limit is None else min(STEP, limit - total)
+            result: BulkResult = await self._store.perform(operation(select, step))
+            total += result.count
+            count(result)
+            if result.after is None or total == limit:
+                return total, result.after is None
+            select = replace(select, after=result.after)
 
     async def dead_filter(self, body: Mapping[str, Any]) -> DeadFilter:
         refuse_unknown(body, "host", "since", "until", "reason", "limit")
@@ -154,14 +165,10 @@ class Actions:
 
     def _refuse_in_flight(self, id: MessageId, text: str) -> None:
         if id in self._deliveries.in_flight:
-            raise problem(409, "in-flight", f"An attempt of {text} is under way; ask again when it has ended.")
+            raise problem(409, "in-flight", f"An attempt of {text} is in flight; repeat the request when it has ended.")
 
-    def _dropped(self, swept: BulkResult) -> None:
-        self._counters.dropped += swept.count
-        if swept.count:
-            some = [id_text(id) for id in swept.ids[:10]]
-            self._events.log(logging.WARNING, "messages_dropped", count=swept.count, messages=some)
-
-
-def _go_on(select: DeadFilter, after: bytes) -> DeadFilter:
-    return DeadFilter(select.lane, select.since, select.until, select.reason, after)
+    def _count_dropped(self, result: BulkResult) -> None:
+        self._counters.dropped += result.count
+        if result.count:
+            some = [id_text(id) for id in result.ids[:10]]
+            self._events.log(logging.WARNING, "messages_dropped", count=result.count, messages=some)

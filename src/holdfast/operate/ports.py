@@ -1,4 +1,4 @@
-"""What operate needs of delivery and of the process. The composition root hands over who fulfils it."""
+"""The interfaces of delivery and of the process that operate needs. process/gateway.py connects them."""
 
 from collections.abc import Awaitable, Callable, Container
 from typing import Protocol
@@ -11,7 +11,7 @@ from holdfast.core.ownership import Role
 
 
 class Deliveries(Protocol):
-    """What is under way, and what an operator may change about it."""
+    """Delivery, as operators see and change it. `delivery.dispatcher.LaneControl` implements it."""
 
     @property
     def in_flight(self) -> Container[MessageId]: ...
@@ -25,13 +25,13 @@ class Deliveries(Protocol):
     async def wait_quiet(self) -> None: ...
 
     def lane_of(self, key: str) -> Lane | None:
-        """The lane of this key if it is in memory: its counters are newer than the store's."""
+        """Returns the lane of this key if it is in memory: its counters are newer than the store's."""
 
     def active_in(self, lane: Lane) -> int:
-        """How many of its messages wait in memory or are under way without having stood in the lane's queue."""
+        """How many messages of a lane are in memory or in flight and not in its queue on disk."""
 
     def is_queued(self, id: MessageId, key: str) -> bool:
-        """Whether a message is in memory and next in its lane: it can't be made due any sooner."""
+        """Whether a message is in memory, so that it can't be made due any sooner."""
 
     async def unfreeze(self, key: str, host: str) -> Change | None: ...
 
@@ -41,7 +41,7 @@ class Deliveries(Protocol):
 
 
 class Spooled(Protocol):
-    """Messages that wait on this machine's disk for the database that replicas share, and since when some do."""
+    """The local spool: how many messages wait there for the database, and since when."""
 
     @property
     def count(self) -> int: ...
@@ -55,14 +55,14 @@ class Condition(Protocol):
 
     started_at: int
     role: Role | None
-    """What this replica does; None where there is only this one."""
+    """None if the store is not shared."""
     counters: Counters
     counting: Callable[[], Awaitable[None]]
-    """Brings the counters up to date, where another process counts a part of them."""
+    """Brings the counters up to date if another process counts a part of them."""
 
     @property
     def spool(self) -> Spooled | None:
-        """None where there is none."""
+        """None if there is no spool."""
 
     @property
     def ready(self) -> bool: ...
@@ -72,16 +72,16 @@ class Condition(Protocol):
 
     @property
     def store_trouble(self) -> str | None:
-        """Why the store can't make progress, if it can't."""
+        """Why the store can't make progress; None if it can."""
 
     @property
     def store_away(self) -> bool:
-        """Whether the database can't be reached: what waits for it goes on when it is back."""
+        """Whether the database is unreachable. Work continues when it is back."""
 
     @property
     def store_full(self) -> bool: ...
 
     def drain(self) -> None:
-        """Stop being ready, as before an exit, until `resume`."""
+        """Stop being ready until `resume`, as before an exit."""
 
     def resume(self) -> None: ...
