@@ -1,4 +1,4 @@
-"""Both engines, fed the same damaged bytes, must read the same: verdict, values, and where messages end."""
+"""Both engines must read the same damaged bytes in the same way: verdict, values, and ends of messages."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.support.http_fuzz import ROUND, SEEDS, run_round
 
 
 def test_both_engines_read_every_input_in_the_same_way(measured: Callable[[str], None]) -> None:
-    """Other inputs in each run; SEED repeats one."""
+    """Uses other inputs in each run. SEED repeats one."""
     seed = int(os.environ.get("SEED") or SystemRandom().randrange(SEEDS))
     report = run_round(seed)
     measured(f"{ROUND:,} inputs over both HTTP engines, seed {seed}")
@@ -18,7 +18,7 @@ def test_both_engines_read_every_input_in_the_same_way(measured: Callable[[str],
 
 
 class Lax:
-    """An engine that forgets a header, which the other one does not."""
+    """An engine that drops a header."""
 
     name = "lax"
 

@@ -95,7 +95,7 @@ GARBAGE = {
     "too many headers": response(b"HTTP/1.1 200 OK", *[b"X: y"] * 257),
 }
 
-# Framing that makes no sense: the fields, the version, what follows the head, and what is read of it for a 500.
+# Contradictory framing: the fields, the version, the bytes after the head, and the body that a 500 gets from them.
 ODD = {
     "length and coding": (
         [b"Content-Length: 1", b"Transfer-Encoding: chunked"],

@@ -9,7 +9,7 @@ from holdfast.http.deadlines import MAX_STALE, Deadline, Deadlines
 
 
 class Recorded:
-    """Deadlines by number, and when each of them passed."""
+    """Deadlines by number, and the time at which each passed."""
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()

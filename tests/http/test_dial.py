@@ -29,7 +29,7 @@ def proxy():
 
 @pytest.fixture
 async def through(proxy, each_engine):
-    """A transport that tunnels to one public address, whatever the name."""
+    """A transport that opens tunnels to one public address for every name."""
     made: list[Transport] = []
 
     def make(ssl_context=None, name=(IP, 443), authorization=None):
@@ -66,7 +66,7 @@ async def post(transport, origin=PLAIN, seconds=10):
 
 
 async def left(proxy):
-    """Every connection to the proxy has been closed from this side."""
+    """Waits until this side has closed every connection to the proxy."""
     await trio.to_thread.run_sync(proxy.wait_until_all_left)
 
 
@@ -129,7 +129,7 @@ async def test_two_names_on_one_address_have_tunnels_of_their_own(
 async def test_the_certificate_inside_is_checked_for_each_name(
     receiver, proxy, through, server_context, client_context
 ):
-    """The address is the same, and a good connection to it is idle."""
+    """Even though a valid connection to the same address is idle."""
     async with receiver(server_context) as there:
         there.scripts = [there.answering(OK)] * 2
         proxy.routes[TARGET] = ("127.0.0.1", there.port)
@@ -217,7 +217,7 @@ async def test_a_peer_that_is_not_a_proxy_is_at_fault(proxy, through, script, wo
 
 
 async def test_bytes_after_the_head_of_a_2xx_are_an_error(proxy, through):
-    """They would be taken for the answer to a request that has not been sent."""
+    """They would pass for the answer to a request that was not sent yet."""
     proxy.script = saying(ESTABLISHED + OK)
     with pytest.raises(ProxyError, match="before anything was sent") as raised:
         await post(through())
@@ -226,7 +226,7 @@ async def test_bytes_after_the_head_of_a_2xx_are_an_error(proxy, through):
 
 
 async def test_a_refusal_is_read_from_a_proxy_that_read_nothing(each_engine):
-    """Sending fails then, but it has said why."""
+    """Sending fails, but the answer is there."""
     with socket.create_server(("127.0.0.1", 0)) as busy:
         dialled = await connect([(socket.AF_INET, busy.getsockname())], trio.current_time() + 10, print)
         accepted, _ = busy.accept()

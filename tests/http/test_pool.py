@@ -37,7 +37,7 @@ async def test_all_names_of_an_address_share_its_limit(receiver, transport_to, s
             assert busy.value.address == there.address
         assert there.connections == LIMIT
         nursery.cancel_scope.cancel()
-    # Those that were cancelled have left.
+    # Cancelled exchanges have left the address.
     async with receiver() as there:
         transport = transport_to(there.port, max_per_address=1)
         there.scripts = [there.answering(OK)]

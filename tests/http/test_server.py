@@ -51,7 +51,7 @@ async def test_connections_are_kept_and_counted(serve):
 
 
 async def test_pipelined_requests_are_answered_in_order(serve, each_engine):
-    """The first handler is held until the last request has surely been received."""
+    """The first handler waits until the last request has arrived."""
     arrived: list[bytes] = []
 
     async def slow_first(request: Request) -> Response:

@@ -30,7 +30,7 @@ async def ok(request: Request) -> Response:
 
 
 class Later:
-    """Holds each request until its answer is given, as a store does."""
+    """A handler that keeps each request pending, as a store does."""
 
     def __init__(self) -> None:
         self.pending: list[PendingResponse] = []
@@ -42,7 +42,7 @@ class Later:
 
 @pytest.fixture
 def small_server(serve):
-    """Room for two large bodies."""
+    """A server with a budget for two large bodies."""
     return lambda handler=ok, **options: serve(handler, **({"body_budget": MOST, "max_body": LARGE} | options))
 
 
@@ -53,7 +53,7 @@ async def until(condition) -> None:
 
 
 async def begun(running, stack, *starts: bytes) -> list:
-    """Clients that have said this much, one after another."""
+    """Clients that have sent these bytes, one after another."""
     clients = []
     for start in starts:
         clients.append(await stack.enter_async_context(running.client()))
@@ -187,7 +187,7 @@ async def test_the_budget_is_given_back_however_a_request_ends(small_server, sta
 
 
 async def test_a_turn_that_comes_with_a_cancellation_is_passed_on():
-    """Both happen in the same round of the loop: the one is cancelled before the room is given back."""
+    """Both happen in the same pass of the scheduler: the cancellation comes before the budget is given back."""
     budget = BodyBudget(10)
     await budget.take(10)
     with trio.CancelScope() as scope:
@@ -246,7 +246,7 @@ def refusing_later(request: Request) -> PendingResponse:
 
 
 def _give_refusal(pending: PendingResponse, request: Request) -> None:
-    """Like a store it has the message at hand when it says no."""
+    """Holds the message when it refuses, like a store."""
     try:
         raise problem_for_status(507, "no")
     except Exception as error:
@@ -256,7 +256,7 @@ def _give_refusal(pending: PendingResponse, request: Request) -> None:
 @pytest.mark.parametrize("handler", [ok, refusing, refusing_later])
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_an_open_connection_holds_no_body_after_its_response(serve, stack, handler, chunked):
-    """Not even until the collector comes by."""
+    """Not even until a garbage collection."""
     size = 1 << 20
     whole = head(size, CHUNKED) + b"100000\r\n" if chunked else head(size)
     async with serve(handler) as running:

@@ -54,7 +54,7 @@ async def test_a_refusal_is_a_problem_document_is_counted_and_closes(serve, each
 
 
 async def test_a_client_that_still_sends_gets_the_response_and_no_reset(serve):
-    """It sends eight megabytes before it listens, as many clients do."""
+    """It sends eight megabytes before it reads, as many clients do."""
     async with serve(ok) as running, running.client() as client:
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8388608\r\n\r\n")
         for _ in range(128):
@@ -93,7 +93,7 @@ async def test_a_slow_head_or_body_is_408(serve, limit, sent):
 
 
 async def test_a_dripping_head_does_not_extend_its_time(serve):
-    """Each byte comes well within the timeout; all of them together do not."""
+    """Each byte arrives within the timeout, but not all of them together."""
     async with serve(ok, head_timeout=0.3) as running, running.client() as client:
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
@@ -145,7 +145,7 @@ async def test_a_client_that_does_not_read_is_disconnected(serve):
 
 
 class Held:
-    """A handler that answers when it is told to."""
+    """A handler that answers when the test releases it."""
 
     def __init__(self) -> None:
         self.handling = 0
@@ -164,7 +164,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_server_with_a_request_on_every_connection_answers_503(serve):
-    """One is handled, of the other half a body has come."""
+    """One request is being handled, of the other half the body has arrived."""
     counted: list[int] = []
     held = Held()
     async with serve(held, max_connections=2, on_refusal=lambda status, _: counted.append(status)) as running:
@@ -191,7 +191,7 @@ async def test_a_server_with_a_request_on_every_connection_answers_503(serve):
 
 @asynccontextmanager
 async def one_in_hand_and_one_at_the_door(serve, settled):
-    """A server for one connection, whose handler is held, and its two clients."""
+    """A server for one connection with a blocked handler, and two clients."""
     held = Held()
     async with serve(held, max_connections=1) as running, running.client() as first:
         await first.send(POST)
@@ -236,7 +236,7 @@ GET_LARGE = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"
 
 @pytest.mark.parametrize("handler", [large, large_at_once])
 async def test_a_full_server_closes_a_client_that_does_not_read(serve, settled, handler):
-    """And what came behind that request is not handled any more."""
+    """Its pipelined requests are not handled any more."""
     handled: list[bytes] = []
 
     def counting(request: Request):
@@ -395,7 +395,7 @@ async def test_a_connection_with_the_latest_response_is_closed_last(serve, settl
 
 
 async def test_a_connection_with_an_unread_request_is_not_closed(serve):
-    """A crowd is there with its requests before the first of them is accepted: each gets an answer of some kind."""
+    """Many clients have sent their requests before the first one is accepted. Each gets some answer."""
     async with serve(ok, max_connections=2) as running, AsyncExitStack() as stack:
         crowd = []
         for _ in range(20):
@@ -411,7 +411,7 @@ async def test_a_connection_with_an_unread_request_is_not_closed(serve):
 
 @pytest.mark.parametrize("sent", [b"POST /x HT", b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", POST[:5] + b"\n"])
 async def test_an_endless_head_does_not_keep_a_connection_open(serve, settled, sent):
-    """Bytes of the first client are there, unread, whenever another one comes."""
+    """The first client has unread bytes whenever another one connects."""
     with socket.socket() as first:
 
         def admit(_: object) -> None:

@@ -197,7 +197,7 @@ async def test_a_connection_is_closed_to_make_room_only_after_its_response(serve
 
 
 async def test_a_connection_closed_to_make_room_starts_no_further_request(serve, later):
-    """Its answer comes, and in the same moment a new connection: before the request behind it was looked at."""
+    """A new connection arrives with the response, before the pipelined request is read."""
 
     def admit(_: object) -> None:
         if later.pending:

@@ -148,7 +148,7 @@ async def test_a_resend_is_not_repeated(receiver, transport_to):
 
 
 async def test_two_idle_connections_do_not_make_two_resends(receiver, transport_to):
-    """The resend goes to a fresh connection, not to another that may be as stale."""
+    """The resend uses a new connection, not another idle one that may be stale too."""
     async with receiver() as there:
         there.scripts = [closing_on_second_request(there), closing_on_second_request(there), there.answering(OK)]
         transport = transport_to(there.port)
@@ -216,7 +216,7 @@ async def test_a_large_body_arrives_and_the_connection_is_kept(receiver, transpo
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 100_000])
 async def test_head_and_body_arrive_in_order_with_small_sends(receiver, transport_to, size):
-    """With the smallest buffer that there is, also the head is sent in pieces."""
+    """With the smallest possible buffer even the head is sent in pieces."""
     body = bytes(range(251)) * (size // 251) + b"x" * (size % 251)
     head = large_head(size)[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n"
 
@@ -391,7 +391,7 @@ async def test_a_single_dead_address_is_a_timeout_of_connecting(transport_to, de
 
 
 async def test_no_route_does_not_hide_a_refusal(each_engine):
-    """Here the second address can't be reached from this machine, which says nothing about the host."""
+    """The second address has no route from this machine, which says nothing about the host."""
     refused = refusing_port()
 
     async def resolve(origin):
@@ -474,7 +474,7 @@ async def test_cancellation_from_outside_closes_and_propagates(receiver, transpo
 
 @pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
 async def test_a_cancellation_after_the_head_returns_the_answer(receiver, transport_to, settled, size):
-    """The outcome is decided. Whoever cancels meets the task at its next wait."""
+    """The outcome is decided. The task is cancelled at its next checkpoint."""
 
     async def drip(stream):
         await stream.receive_some(1000)
@@ -590,7 +590,7 @@ async def test_aclose_closes_idle_connections_now_and_used_ones_later(receiver, 
 
 
 async def test_renew_closes_idle_connections_now_and_used_ones_later(receiver, transport_to):
-    """What was opened under old rules serves no exchange that begins under new ones."""
+    """A connection opened under old rules serves no exchange that starts under new ones."""
     async with receiver() as there:
         transport = transport_to(there.port)
         gone = trio.Event()
@@ -665,7 +665,7 @@ async def test_head_answers_have_no_body(receiver, transport_to):
 
 
 async def test_an_answer_from_a_receiver_that_reads_nothing_is_read(receiver, each_engine, settled):
-    """The first send already fails. Between connecting and sending there is no wait, so this plays that race."""
+    """The first send fails. Between connecting and sending there is no checkpoint, so the test simulates the race."""
     refusal = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"
 
     async def refuse(stream):
@@ -704,7 +704,7 @@ async def talk_nonsense(stream):
 @pytest.mark.parametrize("size", [5, 32 << 20], ids=["sent whole", "still being sent"])
 @pytest.mark.parametrize("script", [stop_reading, reset, talk_nonsense, None])
 async def test_a_failed_exchange_holds_no_body(receiver, transport_to, tracked, script, size):
-    """Not even until the collector comes by: that goes by the number of objects and not by their size."""
+    """Not even until a garbage collection, which depends on the number of objects and not on their size."""
     async with receiver() as there:
         there.scripts = [script]
         transport = transport_to(there.port if script is not None else refusing_port())

@@ -52,7 +52,7 @@ async def test_a_literal_address_is_checked_against_the_certificate(
 async def test_two_names_on_one_address_never_share_a_connection(
     receiver, transport_to, server_context, client_context
 ):
-    """The certificate would be good for both."""
+    """Even though the certificate is valid for both."""
     async with receiver(server_context) as there:
         there.scripts = [there.answering(OK, OK)] * 2
         transport = transport_to(there.port, ssl_context=client_context)
@@ -90,7 +90,7 @@ async def test_contexts_are_chosen_by_origin(receiver, transport_to, server_cont
 
 
 async def test_an_error_of_the_context_function_closes_the_connection(receiver, transport_to):
-    """As with the file of a client certificate that is gone."""
+    """For example if the file of a client certificate is missing."""
     heard = []
     closed = trio.Event()
 
@@ -160,7 +160,7 @@ async def test_a_finite_field_key_exchange_is_refused_before_it_is_computed(
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("curve", ["prime256v1", "secp384r1", "secp521r1", "X25519", "X448"])
 async def test_any_curve_is_accepted(receiver, transport_to, server_context, client_context, curve, version):
-    """The first that is offered is X25519: for any other a server of TLS 1.3 asks for a second hello."""
+    """X25519 is offered first. For any other curve a TLS 1.3 server requests a second hello."""
     server_context.set_ecdh_curve(curve)
     server_context.maximum_version = version
     async with receiver(server_context) as there:
@@ -169,7 +169,7 @@ async def test_any_curve_is_accepted(receiver, transport_to, server_context, cli
 
 
 async def shaking_hands(stream, context, say):
-    """As a server; `say` sends what it has to say."""
+    """Does a handshake as a server. `say` sends its bytes."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(incoming, outgoing, server_side=True)
     while data := await stream.receive_some():
@@ -198,7 +198,7 @@ async def test_a_hello_may_come_in_many_segments(receiver, transport_to, server_
 
 @pytest.mark.parametrize("cut", [0, 1, 3, 50, -1])
 async def test_a_hello_in_several_records_is_refused(receiver, transport_to, server_context, client_context, cut):
-    """It could hide what it chooses."""
+    """It could hide its choice of a group."""
 
     async def fragment(stream):
         async def in_two_records(data):
@@ -217,7 +217,7 @@ async def test_a_hello_in_several_records_is_refused(receiver, transport_to, ser
 
 
 async def alert(stream: trio.SSLStream) -> None:
-    """About a record that nobody sent. trio keeps tickets back until data is sent: they would have to come first."""
+    """Sends an alert about a record that was never sent. trio holds tickets back until data is sent."""
     stream._incoming.write(b"\x17\x03\x03\x00\x20" + bytes(32))
     with pytest.raises(ssl.SSLError):
         stream._ssl_object.read()
@@ -246,7 +246,7 @@ async def test_an_alert_instead_of_an_answer_is_a_tls_error(
 async def test_an_alert_on_a_reused_connection_means_that_it_is_stale(
     receiver, transport_to, server_context, client_context, begun
 ):
-    """Until a byte of the answer came."""
+    """Only before the first byte of the answer."""
 
     async def refuse_the_second(stream):
         await there.answering(OK)(stream)
@@ -341,12 +341,12 @@ async def test_a_failed_exchange_holds_no_body(receiver, transport_to, server_co
 async def test_a_second_answer_in_its_own_record_is_noticed(
     receiver, transport_to, server_context, client_context, settled
 ):
-    """It must not be taken for the answer to the next request."""
+    """It must not pass for the answer to the next request."""
 
     async def answers_twice(stream):
         await there.request(stream)
         poison = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison"
-        # Both records in one segment, so that one read takes in both.
+        # Both records in one segment, so that one read gets both.
         stream.transport_stream.socket.setsockopt(6, 3, 1)
         await stream.send_all(OK)
         await stream.send_all(poison)
@@ -412,7 +412,7 @@ async def test_endless_tickets_are_a_tls_error(receiver, transport_to, server_co
 
 
 async def renew_keys(stream: trio.SSLStream) -> None:
-    """Python has no name for it; the connection of OpenSSL is the second field of its object."""
+    """Python has no function for this. The second field of its SSL object points to that of OpenSSL."""
     tls, pointer = stream._ssl_object, object.__basicsize__ + 8
     ctypes.CDLL(_ssl.__file__).SSL_key_update(ctypes.c_void_p.from_address(id(tls._sslobj) + pointer), 0)
     tls.do_handshake()

@@ -159,7 +159,7 @@ async def test_a_peer_that_never_pauses_leaves_other_tasks_their_turn(ends):
 
 
 async def test_every_byte_arrives_in_random_order_of_sends_and_receives(ends):
-    """Sizes, pauses and the end by chance: whoever reads gets all of it and then the end."""
+    """With random sizes, pauses and ends, the reader gets every byte and then the end."""
     for seed in range(100):
         chance = random.Random(seed)
         ours, theirs = socket.socketpair()

@@ -41,7 +41,7 @@ class FrozenClock:
 
 
 def judge_literal(host: str, port: int, route: bool) -> None:
-    """Stands for the egress rules: the public internet, ports 80 and 443, and whatever an operator wrote."""
+    """Replaces the egress rules: allows public addresses on ports 80 and 443, and every route."""
     if route:
         return
     if host.startswith(("127.", "10.")) or host == "::1":
@@ -65,7 +65,7 @@ class Answer:
 
     @property
     def slug(self) -> str:
-        """Which problem it is; fails on an answer that is no complete problem document."""
+        """The slug of the problem. Fails for an answer that is not a complete problem document."""
         assert self.header("content-type") == "application/problem+json"
         assert self.json["status"] == self.status
         assert self.json["title"] and self.json["detail"]
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass
 class Gateway:
-    """`messages` are those that the store has committed, in that order."""
+    """`messages` are those that the store has committed, in order."""
 
     port: int
     engine: MemoryEngine
@@ -84,12 +84,12 @@ class Gateway:
 
     @property
     def message(self) -> Message:
-        """The one message that was stored."""
+        """The only message in the store."""
         (message,) = self.messages
         return message
 
     async def send(self, raw: bytes) -> Answer:
-        """One request on its own connection, as bytes."""
+        """Sends one request on its own connection."""
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             await stream.send_all(raw)
             received = b"".join([piece async for piece in stream])
@@ -145,6 +145,6 @@ async def gateway(
 
 
 async def _keep_store(store: Ledger) -> None:
-    """A failed commit ends the process; here it stays a little, for its last answers."""
+    """A failed commit ends the process. Here it runs on for its last answers."""
     with suppress(CommitFailed):
         await store.run()

@@ -164,7 +164,7 @@ async def test_a_repeated_key_is_a_duplicate_or_a_conflict():
 
 
 async def test_a_key_counts_for_one_route_only():
-    """A signed route's webhook must not be swallowed by an unsigned one to the same URL."""
+    """An unsigned webhook to the same URL must not make that of a signed route a duplicate."""
     sign = {"scheme": "standard-webhooks", "secret_env": "SECRET"}
     routes = {"signed": {"url": "https://h.test/in", "sign": sign}, "plain": {"url": "https://h.test/in"}}
     ways = ("/https://h.test/in", "/to/signed", "/to/plain")
@@ -193,7 +193,7 @@ async def test_a_delay_moves_the_first_attempt():
 
 
 async def test_ids_grow_in_the_order_of_acceptance():
-    # At the handler itself, so that all are in one tick of the loop and any pause after minting would shuffle them.
+    # Calls the handler directly, all in one pass of the scheduler: a pause after minting would change the order.
     async with gateway() as running:
         request = Request("POST", f"/{TARGET}".encode(), [], b"", ("127.0.0.1", running.port))
         for answer in [running.ingest(request) for _ in range(24)]:

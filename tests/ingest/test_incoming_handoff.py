@@ -103,7 +103,7 @@ async def test_a_handoff_by_get_is_refused() -> None:
         assert (await hand_over(it, facts(), method="GET")).status == 405
 
 
-# -- this side's config decides ----------------------------------------------------------------------------------------
+# -- the config of this side decides -----------------------------------------------------------------------------------
 
 PRIVATE = "http://10.0.0.7:9000/in/x"
 

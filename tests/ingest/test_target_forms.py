@@ -112,7 +112,7 @@ def test_dot_segments_behind_a_route_are_refused(extra):
     assert refusal("/to/billing" + extra) is DOT_SEGMENTS
 
 
-# Ways to write a dot that some receiver takes for one, and what may stand before and behind a dot segment.
+# Spellings of a dot that some receiver accepts, and what may stand before and after a dot segment.
 DOTS = [
     ".", "%2e", "%2E", "%252e", "%25252E", "%%32%65", "%25%32%65", "%u002e", "%c0%ae", "%C0%2e", "%e0%80%ae",
     "%f0%80%80%ae", "%c0%25ae", "%ef%bc%8e", "%e2%80%a4", "%EF%B9%92", "%uff0e", "%ef%bc%852e", "%252525252525252e",

@@ -5,7 +5,7 @@ from random import Random
 from typing import NamedTuple
 
 BYTEWISE = 8
-"""One in so many inputs is also fed byte by byte, which is slow."""
+"""One in this many inputs is also fed byte by byte, which is slow."""
 
 # Each is a pair: valid values and odd ones.
 REQUEST_LINES = (
@@ -96,7 +96,7 @@ def pick(dice: Random, kinds: tuple[list[bytes], list[bytes]], good: float = 0.9
 
 
 def message(dice: Random, first_lines: tuple[list[bytes], list[bytes]]) -> bytes:
-    """One that is often good, or what comes after its first fault would never be read."""
+    """Mostly valid: bytes after the first fault are never read."""
     line = pick(dice, first_lines)
     if dice.random() < 0.1 and line.startswith(b"POST /"):
         line = b"POST /%s HTTP/1.1" % bytes(dice.choices(TARGET_BYTES, k=dice.randint(1, 12)))
@@ -196,7 +196,7 @@ def change_case(dice: Random, raw: bytes) -> bytes:
 
 
 def _at(dice: Random, raw: bytes, wanted: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Something else in one of the places where this is."""
+    """Changes one occurrence of `wanted`."""
     pieces = raw.split(wanted)
     if len(pieces) == 1:
         return raw
@@ -211,7 +211,7 @@ DAMAGES = [
 
 
 class Input(NamedTuple):
-    """Bytes of a client, or of a server. `cuts` are where they are cut; `options` go to the reader."""
+    """Bytes of a client or a server. They are split at `cuts`. `options` are for the reader."""
 
     is_answer: bool
     raw: bytes
@@ -221,7 +221,7 @@ class Input(NamedTuple):
 
     @property
     def feeds(self) -> list[list[bytes]]:
-        """At once, in pieces, and perhaps a byte at a time."""
+        """Whole, in pieces, and perhaps byte by byte."""
         raw, cuts = self.raw, sorted(min(cut, len(self.raw)) for cut in self.cuts)
         pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True) if a < b]
         bytewise = [[raw[place : place + 1] for place in range(len(raw))]] if self.bytewise else []
