@@ -256,7 +256,7 @@ class SlowLedger(Ledger):
     seconds = 0.0
 
     async def _commit_inline(self, group: Group) -> list[object] | None:
-        results = self._commit(group, Turn())
+        results = self._writer.commit(group, Turn())
         await trio.sleep(self.seconds)
         self._group_limit.took(len(group.operations), puts=len(group.operations) * PUT_SECONDS, sync=self.seconds)
         return results

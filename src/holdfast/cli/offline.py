@@ -18,17 +18,9 @@ from holdfast.cli.output import ProgressBar, count, human_size, wall_clock
 from holdfast.config import Config, ConfigError, DatabaseUrl
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.store.files import written_beside
-from holdfast.store.maintenance import Maintained
-from holdfast.store.offline.offline_store import (
-    Finding,
-    NotAnExport,
-    OfflineStore,
-    Repaired,
-    Transferred,
-    check_header,
-    open_database,
-    open_store,
-)
+from holdfast.store.maintenance import Finding, Maintained, NotAnExport, Repaired, check_header
+from holdfast.store.offline.offline_store import OfflineStore, open_database, open_store
+from holdfast.store.transfer import Transferred
 
 DISK_FAILED = 4
 

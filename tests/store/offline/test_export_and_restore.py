@@ -15,7 +15,8 @@ from holdfast.store import maintenance
 from holdfast.store.embedded import tables
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.tables import Table
-from holdfast.store.offline.offline_store import Finding, Imported, NotAnExport, OfflineStore, check_header
+from holdfast.store.maintenance import Finding, Imported, NotAnExport, check_header
+from holdfast.store.offline.offline_store import OfflineStore
 from holdfast.store.port import Accept, Duplicate
 from tests.contract.builders import HOUR, NOW, RULES, dump, idempotency
 from tests.contract.consistency import check as assert_consistent

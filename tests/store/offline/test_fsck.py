@@ -19,7 +19,7 @@ from holdfast.store.embedded import tables
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.queries import message_view
 from holdfast.store.embedded.tables import DUPLICATES, META_EPOCH, META_LATEST, Moment, Table, Transaction, moment_key
-from holdfast.store.offline.offline_store import Finding, Repaired
+from holdfast.store.maintenance import Finding, Repaired
 from holdfast.store.offline.repair import Repair
 from holdfast.store.port import LaneRecord
 from holdfast.store.records import numbered, stamp

@@ -18,8 +18,8 @@ from holdfast.core.errors import StoreFull, StoreUnreachable, StoreUnusable
 from holdfast.core.message import Message, id_text
 from holdfast.store import maintenance
 from holdfast.store.embedded.tables import Table
-from holdfast.store.maintenance import Finding, Maintained
-from holdfast.store.offline.offline_store import Imported, open_database
+from holdfast.store.maintenance import Finding, Imported, Maintained
+from holdfast.store.offline.offline_store import open_database
 from holdfast.store.port import Accept, Deliver, Duplicate, LaneQuery
 from holdfast.store.postgres import connection
 from holdfast.store.postgres.store import PostgresStore

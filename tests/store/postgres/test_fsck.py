@@ -10,8 +10,8 @@ import trio
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 
 from holdfast.core.message import id_text
-from holdfast.store.maintenance import Finding, Maintained
-from holdfast.store.offline.offline_store import Repaired, open_database
+from holdfast.store.maintenance import Finding, Maintained, Repaired
+from holdfast.store.offline.offline_store import open_database
 from holdfast.store.port import Accept, Deliver
 from holdfast.store.postgres import connection, fsck
 from tests.contract.builders import EVER, NOW, RULES, active, success

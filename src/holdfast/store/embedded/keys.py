@@ -94,7 +94,7 @@ def purge(transaction: Transaction, before: int, limit: int) -> int:
         if epoch.ends > before or removed >= limit:
             break
         prefix = idempotency_key(epoch.number, b"")
-        doomed = [key for key, _ in _first(transaction, prefix, limit - removed)]
+        doomed = [key for key, _ in islice(prefixed(transaction, Table.KEYS, prefix), limit - removed)]
         for key in doomed:
             transaction.delete(Table.KEYS, key)
         removed += len(doomed)
@@ -106,10 +106,6 @@ def purge(transaction: Transaction, before: int, limit: int) -> int:
 def oldest_end(transaction: Transaction) -> int | None:
     """Returns when the oldest epoch ends. A lifetime after that its keys can be removed."""
     return min((epoch.ends for epoch in epochs(transaction)), default=None)
-
-
-def _first(transaction: Transaction, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-    return list(islice(prefixed(transaction, Table.KEYS, prefix), limit))
 
 
 def _epoch_key(epoch: Epoch) -> bytes:

@@ -25,7 +25,7 @@ from holdfast.store.batching import Waiter, group_size
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.group import Group
 from holdfast.store.embedded.queries import LedgerQueries
-from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
+from holdfast.store.embedded.tables import META_LATEST, Engine, Table, Transaction
 from holdfast.store.embedded.writer import Writer, prepare
 from holdfast.store.embedded.writer_thread import CommitGroup, GroupLimit, Turn, WriterThread
 from holdfast.store.port import (
@@ -42,8 +42,6 @@ from holdfast.store.port import (
 )
 from holdfast.store.records import decode_latest
 
-MARGIN = 1 << 20
-"""Room for new messages that a full volume must have again before messages are accepted: no switching to and fro."""
 TRY_AGAIN = 1.0
 """Seconds between two tries to write what does not fit."""
 START_BATCH = 256
@@ -66,16 +64,14 @@ class Ledger(LedgerQueries):
         self._rules = rules
         self._clock = clock
         self._random_bits = random_bits
-        self._writer = Writer(rules, engine.room)
+        self._writer = Writer(rules, engine)
         self._pending: list[Operation] = []
         self._under_way = 0
-        self._volume_full = False
         self._stuck = False
         self._group_limit = GroupLimit()
         self._wake = trio.Event()
         self._group_began = 0.0
         self.last_id = bytes(16)
-        self._faults_met: list[Fault] = []
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
 
@@ -107,7 +103,7 @@ class Ledger(LedgerQueries):
     @property
     def full(self) -> bool:
         """Whether new messages are refused: the store has reached its own size, or its volume is full."""
-        return self._writer.room.full or self._volume_full
+        return self._writer.full
 
     def submit(self, operation: Operation) -> None:
         if self.failed is not None and isinstance(operation.done, Hearing):
@@ -131,7 +127,7 @@ class Ledger(LedgerQueries):
         if not self._engine.threaded:
             await self._run(self._commit_inline, task_status)
             return
-        thread = WriterThread(self._commit, self._group_limit.took)
+        thread = WriterThread(self._writer.commit, self._group_limit.took)
         try:
             await self._run(thread.commit, task_status)
         finally:
@@ -229,7 +225,7 @@ class Ledger(LedgerQueries):
 
     def _report(self, operations: Sequence[Operation], results: Sequence[Any], seconds: float) -> None:
         """Call `done` of each operation, then report the group."""
-        self._report_faults(self._faults_met)
+        self._report_faults(self._writer.faults)
         accepted: list[Message] = []
         arrived: list[Entry] = []
         changed: list[LaneChange] = []
@@ -244,7 +240,7 @@ class Ledger(LedgerQueries):
             if operation.done is not None:
                 operation.done(result)
         writer = self._writer
-        is_scarce = writer.room.scarce or self._volume_full
+        is_scarce = writer.room.scarce or writer.volume_full
         self.listener.committed(
             Commit(len(operations), seconds, accepted, arrived, changed, writer.earliest_wake, is_scarce)
         )
@@ -260,52 +256,8 @@ class Ledger(LedgerQueries):
             if isinstance(operation.done, Hearing):
                 operation.done(self.failed)
 
-    def _commit(self, group: Group, puts_done: Turn) -> list[Any] | None:
-        """Commit one group in one transaction, on the calling thread. Without room, everything but the new messages.
-
-        Returns None if not even that fits; nothing was written then.
-        """
-        try:
-            refuse = self._extend(group)
-            while True:
-                try:
-                    return self._transact(group, refuse, puts_done)
-                except StoreFull as full:
-                    if self._engine.grow():
-                        continue
-                    if refuse is not None or not group.claim:
-                        return None
-                    refuse = full
-        except StoreError:
-            raise
-        except Exception as error:
-            # Nothing of the group is on disk; going on without it would lose outcomes silently.
-            _logger.exception("a group could not be written")
-            raise CommitFailed(f"a group could not be written: {error!r}") from error
-        finally:
-            puts_done.release()
-
-    def _extend(self, group: Group) -> StoreFull | None:
-        try:
-            self._engine.extend(max(group.claim, MARGIN) if self._volume_full else group.claim)
-        except StoreFull as full:
-            self._volume_full = True
-            return full
-        self._volume_full = False
-        return None
-
-    def _transact(self, group: Group, refuse: StoreFull | None, puts_done: Turn) -> list[Any]:
-        writing = self._engine.write()
-        with writing as transaction:
-            results = self._writer.apply(transaction, group, refuse=refuse)
-            self._faults_met = transaction.faults
-            puts_done.release()
-            writing.commit()
-        self._writer.committed()
-        return results
-
     async def _commit_inline(self, group: Group) -> list[Any] | None:
-        results = self._commit(group, Turn())
+        results = self._writer.commit(group, Turn())
         await trio.lowlevel.checkpoint()
         return results
 

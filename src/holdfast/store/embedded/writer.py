@@ -1,13 +1,14 @@
 """Applies a group to the tables: new messages, outcomes of attempts; bulk.py and transfer.py have the other operations.
 
 `prepare` encodes on the loop. `Writer.apply` runs on the writer's thread inside one transaction. What a group changes
-in memory is kept only by `committed`, so a failed group leaves no trace.
+in memory is kept only after the commit, so a failed group leaves no trace.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.errors import StoreFull
+from holdfast.core.errors import CommitFailed, StoreError, StoreFull
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt, first_place, place_after_attempt
@@ -17,7 +18,8 @@ from holdfast.store.embedded import attempts, bulk, keys, transfer
 from holdfast.store.embedded.group import Group, GroupWork
 from holdfast.store.embedded.indexes import summarise
 from holdfast.store.embedded.room import RoomKeeper, claim_of
-from holdfast.store.embedded.tables import META_LATEST, Room, Table, Transaction
+from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
+from holdfast.store.embedded.writer_thread import Turn
 from holdfast.store.port import (
     NEVER,
     Accept,
@@ -41,6 +43,11 @@ from holdfast.store.port import (
     Shelve,
 )
 from holdfast.store.records import lane_key, live_record, numbered, stamp
+
+MARGIN = 1 << 20
+"""Room for new messages that a full volume must have again before messages are accepted: no switching to and fro."""
+
+_logger = logging.getLogger("holdfast.store")
 
 
 def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_id: MessageId) -> Group:
@@ -67,12 +74,19 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
 
 
 class Writer:
-    """Applies groups. One for each store, used by one thread."""
+    """Commits groups, on one thread. After each, `earliest_wake` and `faults` are those of that group."""
 
-    def __init__(self, rules: StoreRules, measure: Callable[[], Room]) -> None:
+    def __init__(self, rules: StoreRules, engine: Engine) -> None:
         self._rules = rules
-        self.room = RoomKeeper(rules.host_share, measure)
+        self._engine = engine
+        self.room = RoomKeeper(rules.host_share, engine.room)
+        self.volume_full = False
         self.earliest_wake = NEVER
+        self.faults: list[Fault] = []
+
+    @property
+    def full(self) -> bool:
+        return self.room.full or self.volume_full
 
     def configure(self, rules: StoreRules) -> None:
         self._rules = rules
@@ -99,8 +113,49 @@ class Writer:
         self.room.finish(transaction)
         return results
 
-    def committed(self) -> None:
+    def commit(self, group: Group, puts_done: Turn) -> list[Any] | None:
+        """Commit one group in one transaction, on the calling thread. Without room, everything but the new messages.
+
+        Returns None if not even that fits; nothing was written then.
+        """
+        try:
+            refuse = self._extend(group)
+            while True:
+                try:
+                    return self._transact(group, refuse, puts_done)
+                except StoreFull as full:
+                    if self._engine.grow():
+                        continue
+                    if refuse is not None or not group.claim:
+                        return None
+                    refuse = full
+        except StoreError:
+            raise
+        except Exception as error:
+            # Nothing of the group is on disk; going on without it would lose outcomes silently.
+            _logger.exception("a group could not be written")
+            raise CommitFailed(f"a group could not be written: {error!r}") from error
+        finally:
+            puts_done.release()
+
+    def _extend(self, group: Group) -> StoreFull | None:
+        try:
+            self._engine.extend(max(group.claim, MARGIN) if self.volume_full else group.claim)
+        except StoreFull as full:
+            self.volume_full = True
+            return full
+        self.volume_full = False
+        return None
+
+    def _transact(self, group: Group, refuse: StoreFull | None, puts_done: Turn) -> list[Any]:
+        writing = self._engine.write()
+        with writing as transaction:
+            results = self.apply(transaction, group, refuse=refuse)
+            self.faults = transaction.faults
+            puts_done.release()
+            writing.commit()
         self.room.committed()
+        return results
 
 
 def accept(work: GroupWork, operation: Accept, encoded: tuple[bytes, list[bytes]]) -> Any:

@@ -18,26 +18,13 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.ledger import Ledger, last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.maintenance import Finding, Imported, Maintained, NotAnExport, Repaired, check_header
+from holdfast.store.maintenance import Finding, Imported, Maintained, Repaired
 from holdfast.store.offline.export import export_lines
 from holdfast.store.offline.fsck import check
 from holdfast.store.offline.repair import Repair
 from holdfast.store.offline.restore import Import
 from holdfast.store.port import NO_LIMIT, StoreListener
 from holdfast.store.transfer import StoredMessage, Transferred, transfer_to_database
-
-__all__ = [
-    "Finding",
-    "Imported",
-    "Maintained",
-    "NotAnExport",
-    "OfflineStore",
-    "Repaired",
-    "Transferred",
-    "check_header",
-    "open_database",
-    "open_store",
-]
 
 
 class OfflineStore:

@@ -8,6 +8,7 @@ lost. Every row that is removed, unless it is computed from others, is in the se
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from holdfast.core.message import Attempt, AttemptKind, DeadReason, Message, MessageId, Place, Standing, rfc3339
@@ -67,16 +68,16 @@ class Repair:
     def run(self) -> Repaired:
         # Delivered records first: an unreadable one must not remove its message.
         for table in (Table.DELIVERED, *(table for table in Table if table not in (Table.DELIVERED, *_COMPUTED))):
-            self._each(table, self._set_aside_unreadable(table))
+            self._each(table, partial(self._set_aside_unreadable, table))
         self._each(Table.MESSAGES, self._set_aside_delivered)
         self._index_moments = index_moments(self._engine)
         self._each(Table.MESSAGES, self._give_place)
         for table in (*INDEXES, *DETAILS, Table.KEYS):
-            self._each(table, self._set_aside_stray(table))
+            self._each(table, partial(self._set_aside_stray, table))
         self._each(Table.MESSAGES, self._add_entries)
         self._list_delivered()
         for table in SUMMARISED:
-            self._each(table, self._drop_summary(table))
+            self._each(table, partial(self._drop_summary, table))
         self._each(Table.LANES, self._summarise)
         self._done.shares = write_shares(self._engine, count_shares(self._engine))
         self._done.set_aside = self._aside.count
@@ -104,25 +105,19 @@ class Repair:
         self._aside.add(table, key, value, why)
         remove_row(transaction, table, key, value)
 
-    def _set_aside_unreadable(self, table: Table) -> Act:
-        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
-            fault = fault_of(transaction, table, key, value)
-            if fault:
-                self._set_aside(transaction, table, key, value, f"can't be read: {fault}")
-
-        return act
+    def _set_aside_unreadable(self, table: Table, transaction: Transaction, key: bytes, value: bytes) -> None:
+        fault = fault_of(transaction, table, key, value)
+        if fault:
+            self._set_aside(transaction, table, key, value, f"can't be read: {fault}")
 
     def _set_aside_delivered(self, transaction: Transaction, key: bytes, value: bytes) -> None:
         if transaction.get(Table.DELIVERED, key) is not None:
             self._set_aside(transaction, Table.MESSAGES, key, value, "was delivered")
 
-    def _set_aside_stray(self, table: Table) -> Act:
-        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
-            why = stray(transaction, table, key, value)
-            if why:
-                self._set_aside(transaction, table, key, value, why)
-
-        return act
+    def _set_aside_stray(self, table: Table, transaction: Transaction, key: bytes, value: bytes) -> None:
+        why = stray(transaction, table, key, value)
+        if why:
+            self._set_aside(transaction, table, key, value, why)
 
     # -- messages and their indexes ----------------------------------------------------------------------------------
 
@@ -191,13 +186,10 @@ class Repair:
 
     # -- what is computed --------------------------------------------------------------------------------------------
 
-    def _drop_summary(self, table: Table) -> Act:
-        def act(transaction: Transaction, key: bytes, value: bytes) -> None:
-            if stray_summary(transaction, table, (key, value), self._rules):
-                remove_row(transaction, table, key, value)
-                self._done.summaries += 1
-
-        return act
+    def _drop_summary(self, table: Table, transaction: Transaction, key: bytes, value: bytes) -> None:
+        if stray_summary(transaction, table, (key, value), self._rules):
+            remove_row(transaction, table, key, value)
+            self._done.summaries += 1
 
     def _summarise(self, transaction: Transaction, key: bytes, value: bytes) -> None:
         summary = summary_of(transaction, key, self._rules)
