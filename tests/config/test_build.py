@@ -1,4 +1,4 @@
-"""Flags over environment over file over defaults; whose names are ours; and the file itself."""
+"""Flags win over the environment, the environment over the file, the file over defaults; unknown names; bad files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_routes_from_the_environment() -> None:
     assert (routes["a__b"].headers, routes["a__b"].rate) == ((("x-team", "b"),), 2.5)
 
 
-def test_what_kubernetes_injects_is_ignored() -> None:
+def test_variables_that_kubernetes_injects_are_ignored() -> None:
     environ = {
         "HOLDFAST_PORT": "tcp://10.0.0.7:8800",
         "HOLDFAST_SERVICE_HOST": "10.0.0.7",
@@ -117,7 +117,7 @@ def test_unknown_sections_keys_and_flags_suggest_the_nearest() -> None:
     ]
 
 
-def test_an_odd_name_stays_on_its_line() -> None:
+def test_a_name_with_line_breaks_stays_on_one_line() -> None:
     assert faults_of(mapping={"zz": {}, "store": {"a\nb": 1}}) == [
         "zz: there is no such section",
         '"store.a\\nb": there is no such key',

@@ -1,4 +1,4 @@
-"""`store.url`: which database a fleet shares, what else of the config goes with it, and that no password shows."""
+"""`store.url`: which URLs are taken, which keys go with it, and that no password is shown."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def shown(url: str) -> str:
         ("postgresql://u:hunter2:#$;@db.example/hooks", "postgresql://db.example/hooks"),
     ],
 )
-def test_a_url_is_taken_whole_and_shown_without_what_may_be_secret(url: str, as_text: str) -> None:
+def test_a_url_is_kept_whole_and_shown_without_secrets(url: str, as_text: str) -> None:
     assert shown(url) == as_text
 
 
-def test_without_one_the_store_is_the_embedded_one() -> None:
+def test_without_a_url_the_store_is_embedded() -> None:
     assert build({"store": {"url": "", "spool": False}}) == build({})
     assert build({}, environ={"HOLDFAST_STORE__URL": "", "HOLDFAST_STORE__SPOOL": "false"}) == build({})
 
 
-def test_it_comes_from_the_environment_too() -> None:
+def test_a_url_can_come_from_the_environment() -> None:
     config = build({}, environ={"HOLDFAST_STORE__URL": URL, "HOLDFAST_STORE__SPOOL": "true"})
     assert config.store.spool
     assert config == build({"store": {"url": URL, "spool": True}})
@@ -82,7 +82,7 @@ def test_it_comes_from_the_environment_too() -> None:
         ("postgresql://[hunter2]/hooks", "has a host or port that is none"),
     ],
 )
-def test_what_is_no_url_is_refused_without_repeating_it(url: str, problem: str) -> None:
+def test_bad_urls_are_refused_without_repeating_them(url: str, problem: str) -> None:
     (fault,) = faults_of({}, environ={"HOLDFAST_STORE__URL": url})
     assert fault.key == "store.url"
     assert fault.problem.startswith(problem)
@@ -97,7 +97,7 @@ def test_a_url_is_text(value: object) -> None:
     assert fault.key == "store.url"
 
 
-def test_no_password_shows_in_what_a_traceback_or_a_log_may_spell() -> None:
+def test_no_password_is_in_repr_or_str() -> None:
     config: Config = build({"store": {"url": URL}})
     for spelled in (repr(config), str(config), repr(config.store), f"{config.store.url}", repr(config.store.url)):
         assert "hunter2" not in spelled
@@ -121,9 +121,7 @@ def test_a_spool_needs_a_database() -> None:
         ),
     ],
 )
-def test_what_is_for_a_store_of_one_machine_is_refused(
-    mapping: dict[str, dict[str, object]], key: str, says: str
-) -> None:
+def test_keys_for_the_embedded_store_are_refused(mapping: dict[str, dict[str, object]], key: str, says: str) -> None:
     build(mapping)
     (fault,) = faults_of({**mapping, "store": {"url": URL}})
     assert fault.key == key

@@ -1,4 +1,4 @@
-"""No fault repeats what may be a secret, whichever key it was put under, in whatever form and by whichever way."""
+"""No fault repeats a value that may be a secret, under any key, in any form and from any layer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ NUMERIC = {(section, name) for section, name, key in KEYS if isinstance(key.defa
 
 
 def said(mapping: Mapping[str, Any], environ: Mapping[str, str], cwd: Path) -> str:
-    """Everything that is told of it, as text and as `holdfast check --json` does."""
+    """All faults, as text and as `holdfast check --json` prints them."""
     try:
         read_credentials(build(mapping, environ=environ, cwd=cwd), {})
     except ConfigError as error:
@@ -91,7 +91,7 @@ def test_a_secret_under_any_key_is_not_repeated(section: str, name: str, tmp_pat
 
 
 @pytest.mark.parametrize(("section", "name"), PLACES)
-def test_nor_from_the_environment(section: str, name: str, tmp_path: Path) -> None:
+def test_a_secret_in_the_environment_is_not_repeated(section: str, name: str, tmp_path: Path) -> None:
     where = f"{section}__a__{name}" if section == "routes" else f"{section}__{name}"
     routes = {"routes": {"a": ROUTE}} if section == "routes" else {}
     for text in (*TEXTS, f'["{CANARY}", "{CANARY} "]', f'{{ x = "{CANARY} " }}', f"[{CANARY}", f'"{CANARY}'):
@@ -99,7 +99,7 @@ def test_nor_from_the_environment(section: str, name: str, tmp_path: Path) -> No
         assert CANARY not in told, (text, told)
 
 
-def test_nor_in_the_place_of_a_section_or_a_route(tmp_path: Path) -> None:
+def test_a_secret_instead_of_a_section_or_a_route_is_not_repeated(tmp_path: Path) -> None:
     for value in (*TEXTS, [CANARY]):
         for mapping in ({section: value} for section in (*SECTIONS, "routes")):
             told = said(mapping, {}, tmp_path)
@@ -109,14 +109,14 @@ def test_nor_in_the_place_of_a_section_or_a_route(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("section", "name"), sorted(set(PLACES) - NUMERIC))
 def test_a_number_where_text_belongs_is_not_repeated(section: str, name: str, tmp_path: Path) -> None:
-    """A PIN is a number too. In the place of a duration, a size or a choice it is shown: nobody has a secret there."""
+    """A PIN is a number too. Instead of a duration, a size or a choice it is shown: no secret belongs there."""
     for value in (NUMBER, float(NUMBER), [NUMBER], {"x": NUMBER}, {"secret_file": NUMBER}, {"secret_env": NUMBER}):
         told = said(in_a_file(section, name, value), {}, tmp_path)
         is_shown = "without a unit" in told or "is not one of the choices" in told
         assert str(NUMBER) not in told or is_shown, told
 
 
-def test_what_was_understood_is_shown(tmp_path: Path) -> None:
+def test_understood_values_are_shown(tmp_path: Path) -> None:
     told = said({"store": {"max_size": "1MiB"}, "retry": {"max_retries": 99, "base": "200000d"}}, {}, tmp_path)
     assert all(value in told for value in ('"1MiB" is too small', "99 is out of range", '"200000d" is longer'))
 

@@ -1,4 +1,4 @@
-"""The config's own file and those that it names: read within bounds, and waited for only at start."""
+"""The config file and the files that it names: bounded in size, and waited for only at start."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ TEXT = '[retry]\nbase = "1s"\n'
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[Path, int]]:
-    """As a shell's <(...) gives it, and the end to write to."""
+    """A pipe as from <(...) in a shell, and its end to write to."""
     reading, writing = os.pipe()
     yield Path(f"/dev/fd/{reading}"), writing
     os.close(reading)
@@ -48,7 +48,7 @@ def test_a_pipe_is_waited_for_at_start(pipe: tuple[Path, int]) -> None:
 
 
 def test_a_pipe_is_not_read_a_second_time(pipe: tuple[Path, int]) -> None:
-    """It is empty by then, and that is a valid config, without any route."""
+    """It is empty by then, and that is a valid config without routes."""
     path, writing = pipe
     with os.fdopen(writing, "w") as whole:
         whole.write(TEXT)
@@ -56,13 +56,13 @@ def test_a_pipe_is_not_read_a_second_time(pipe: tuple[Path, int]) -> None:
     assert fault(path, again=True) == "can't be read: it is a pipe, which can be read only once"
 
 
-def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_pipe_without_a_writer_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PATIENCE", 0.01)
     os.mkfifo(tmp_path / "named")
     assert fault(tmp_path / "named") == "can't be read: nothing came within 0 s"
 
 
-def test_a_config_has_a_size(tmp_path: Path) -> None:
+def test_a_config_is_bounded_in_size(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text(TEXT.ljust(MOST_OF_CONFIG))
     assert load(path, ENVIRON).retry.base == 1_000
@@ -72,7 +72,7 @@ def test_a_config_has_a_size(tmp_path: Path) -> None:
             assert fault(endless, again=again) == "can't be read: it is larger than 1 MiB"
 
 
-def test_an_empty_config_may_be_no_file(tmp_path: Path) -> None:
+def test_the_null_device_is_an_empty_config(tmp_path: Path) -> None:
     for again in (False, True):
         assert load("/dev/null", ENVIRON, again=again) == load(None, ENVIRON)
         assert fault(tmp_path, again=again) == "can't be read: Is a directory"
@@ -81,7 +81,7 @@ def test_an_empty_config_may_be_no_file(tmp_path: Path) -> None:
 # -- what it names -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_named_is_a_regular_file_of_a_bounded_size(tmp_path: Path) -> None:
+def test_a_named_file_is_a_regular_file_of_a_bounded_size(tmp_path: Path) -> None:
     path, named = tmp_path / "secret", tmp_path / "pipe"
     path.write_bytes(b"x" * MOST)
     assert (stat_regular(path).st_size, len(read_regular(path))) == (MOST, MOST)

@@ -1,4 +1,4 @@
-"""The defaults are SPEC's numbers, and the tree, the table and the example file agree with each other."""
+"""The defaults are those of SPEC.md, and the config tree, the keys and the example file agree."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_parse_duration(text: str, milliseconds: int) -> None:
         *("36500.1d", "9" * 18 + "d", "9" * 5000 + "s"),
     ],
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_bad_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration|is longer than 100 years"):
         parse_duration(text)
 
@@ -96,6 +96,6 @@ def test_parse_size(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "1MB", "1mib", "-1B", "0.5B", "1 MiB", "1025TiB", "MiB", "1MiB\n"])
-def test_what_is_no_size(text: str) -> None:
+def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a size|is larger than"):
         parse_size(text)

@@ -1,4 +1,4 @@
-"""Short ways to make what core works on. Times are milliseconds, and `NOW` is the first of a minute."""
+"""Builders for messages, hosts, lanes and start orders. Times are milliseconds; `NOW` is the start of a minute."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -75,7 +75,7 @@ def start_order(*lanes: Lane, first_attempts: int = 256, retries: int = 64) -> S
 
 
 def picks(of: StartOrder, now: int = NOW) -> Iterator[Start]:
-    """What may start now, one after another, as a dispatcher would take it."""
+    """The attempts that may start now, one after another."""
     while (start := of.pick(now)) is not None:
         yield start
 

@@ -1,7 +1,6 @@
-"""A dispatcher in memory: start order, circuits and schedule joined as in the real one, watched at every start.
+"""A dispatcher in memory: start order, circuits and schedule joined as in the real one, checked at every start.
 
-What it checks by (who is in flight, what was due when, when the last probe went out) it keeps by itself, so
-that it does not believe the code under test.
+It keeps its own record of attempts in flight, due times and probes, so that it does not rely on the code under test.
 """
 
 from collections import Counter, deque
@@ -38,7 +37,7 @@ FIRST_ATTEMPTS, RETRIES = 8, 4
 
 @dataclass(slots=True)
 class Watch:
-    """What is known of one lane apart from its circuit."""
+    """Facts about one lane besides its circuit."""
 
     waiting: dict[MessageId, Entry] = field(default_factory=dict)
     quiet_since: int = 0  # the trip, or the last probe's start
@@ -140,7 +139,7 @@ class Dispatcher:
             lane.host.slow_start()
 
     def look_after(self, lane: Lane, *, touch: bool = True) -> None:
-        """What waits and is due stays in memory whatever the circuit says: the start order has to know."""
+        """Waiting and due messages stay in memory whatever the circuit says: the start order must check it."""
         before = (lane.fresh, lane.due, lane.probe)
         waiting = self.watches[lane.key].waiting
         self.expire(lane, waiting)
@@ -196,7 +195,7 @@ class Dispatcher:
         assert self.has_budget(kind, host, bool(mine)), "over the budget, or into what others have to have"
 
     def fresh_of(self, host: Host) -> list[bytes]:
-        """Where the fresh messages of a host stand, over all of its circuits that let them through."""
+        """The positions of the fresh messages of a host in all its enabled circuits."""
         lanes = [lane for lane in self.lanes if lane.host is host and lane.enabled]
         waiting = [each for lane in lanes for each in self.watches[lane.key].waiting.values()]
         return [position(each) for each in waiting if not each.place.due]
@@ -219,7 +218,7 @@ class Dispatcher:
         return len(beside) < size - size // 4 and alike < share
 
     def may_start(self, lane: Lane) -> bool:
-        """Whether something of this lane has a place by the rules' own words."""
+        """Whether a message of this lane may start, by the rules as they are written."""
         host, watch = lane.host, self.watches[lane.key]
         mine = [other.kind for other in self.in_flight if other.lane.host is host]
         if len(mine) >= host.limit or max(host.hold_until, host.next_slot) > self.now:

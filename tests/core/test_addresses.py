@@ -1,4 +1,4 @@
-"""The table of everything that is not the public internet."""
+"""The table of addresses that are not public."""
 
 import ipaddress
 from ipaddress import ip_address
@@ -28,7 +28,7 @@ def test_each_row_holds_its_first_middle_and_last_address(row: Range) -> None:
         assert found.network.subnet_of(row.network)  # type: ignore[arg-type]
 
 
-def test_no_row_is_there_twice() -> None:
+def test_no_row_is_repeated() -> None:
     assert len({row.network for row in ROWS}) == len(ROWS)
 
 
@@ -52,7 +52,7 @@ def test_no_row_is_there_twice() -> None:
         ("200::1", "an address outside 2000::/3, where the public ones are (::/0)"),
     ],
 )
-def test_the_most_particular_row_says_what_an_address_is(address: str, what: str) -> None:
+def test_the_row_with_the_longest_prefix_decides(address: str, what: str) -> None:
     assert str(range_of(ip_address(address))) == what
 
 
@@ -63,7 +63,7 @@ def test_the_neighbours_of_each_range_are_public(address: str) -> None:
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
 @example(ip_address("fec0::1"))
-def test_nothing_is_public_that_the_standard_library_knows_to_be_none(address: IpAddress) -> None:
+def test_addresses_that_the_standard_library_knows_to_be_private_are_not_public(address: IpAddress) -> None:
     address = unmapped(address)
     if not address.is_global or address.is_multicast or address.is_reserved:
         assert range_of(address) is not None
@@ -88,7 +88,7 @@ def test_nothing_is_public_that_the_standard_library_knows_to_be_none(address: I
         ("10.0.0.1", []),
     ],
 )
-def test_what_an_address_carries_inside(address: str, inside: list[str]) -> None:
+def test_ipv4_addresses_inside_ipv6_addresses(address: str, inside: list[str]) -> None:
     found = range_of(ip_address(address))
     assert found is not None
     assert [str(each) for each in found.carries(int(ip_address(address)))] == inside

@@ -67,7 +67,7 @@ def tripped(rules: CircuitRules = TEN, now: int = NOW) -> Circuit:
 # enabled: at first sight, everything
 
 
-def test_a_circuit_is_enabled_at_first_sight():
+def test_a_new_circuit_is_enabled():
     circuit = Circuit()
     assert (circuit.state, circuit.reason, circuit.next_probe_at) == (ENABLED, None, None)
 
@@ -145,7 +145,7 @@ def test_1999_consecutive_failures_do_not_disable_and_2000_do():
 
 
 def test_a_run_of_failures_counts_however_slowly_they_come():
-    """One an hour: the window never fills, so the rate says nothing."""
+    """One an hour: the window never fills, so the rate does not apply."""
     circuit = Circuit()
     rules = replace(RULES, freeze_silence=0)
     for number in range(1_999):
@@ -312,7 +312,7 @@ def test_a_late_success_counts_and_enables_nothing():
     assert (circuit.window.attempts, circuit.window.failures) == (11, 10)
 
 
-def test_a_late_success_of_an_older_spells_probe_enables_nothing():
+def test_a_late_success_of_an_older_generations_probe_enables_nothing():
     circuit = tripped()
     older = circuit.begin(TEN, NOW + 10 * MINUTE, probe=True)
     circuit.unfreeze(TEN, NOW + 10 * MINUTE)
@@ -322,7 +322,7 @@ def test_a_late_success_of_an_older_spells_probe_enables_nothing():
     assert (circuit.state, circuit.consecutive_failures) == (DISABLED, 0)
 
 
-def test_a_late_success_of_a_probe_does_not_thaw_a_circuit_that_froze_meanwhile():
+def test_a_late_success_of_a_probe_does_not_unfreeze_a_circuit_that_froze_meanwhile():
     circuit = tripped()
     generation = circuit.begin(TEN, NOW + 10 * MINUTE, probe=True)
     circuit.freeze(TEN, NOW + 10 * MINUTE)
@@ -330,7 +330,7 @@ def test_a_late_success_of_a_probe_does_not_thaw_a_circuit_that_froze_meanwhile(
     assert (circuit.state, circuit.last_success_at) == (FROZEN, NOW + 11 * MINUTE)
 
 
-def test_every_change_of_state_begins_a_new_spell():
+def test_every_change_of_state_begins_a_new_generation():
     circuit = Circuit()
     spells = [circuit.generation]
     for change in (
@@ -363,7 +363,7 @@ def test_a_failed_probe_leaves_the_circuit_disabled():
 
 
 def test_a_success_never_trips():
-    """The 101st attempt is a success: over 100 attempts and 99 % failed, but it takes a failure to say so."""
+    """The 101st attempt is a success: 99 % of over 100 attempts failed, but only a failure trips."""
     circuit = Circuit()
     fail(circuit, RATE, times=100)
     assert succeed(circuit, RATE) is None
@@ -382,7 +382,7 @@ def test_no_state_changes_by_time_passing():
 
 
 def test_failures_of_this_side_are_not_recorded_at_all():
-    """Such an attempt begins, and its end is never told to the circuit."""
+    """Such an attempt begins, and its end is not reported to the circuit."""
     circuit = Circuit()
     fail(circuit, RULES, times=5)
     for _ in range(3_000):
@@ -550,7 +550,7 @@ def test_late_answers_and_other_attempts_move_no_probe():
     assert circuit.next_probe_at == NOW + 10 * MINUTE
 
 
-def test_a_new_spell_forgets_what_was_probed():
+def test_a_change_of_state_forgets_what_was_probed():
     circuit = tripped()
     circuit.probed = b"the last one's place"
     succeed(circuit, TEN, probe=True)
@@ -558,7 +558,7 @@ def test_a_new_spell_forgets_what_was_probed():
     assert circuit.probed is None
 
 
-def test_a_circuit_has_failures_while_a_lost_success_would_be_missed():
+def test_a_circuit_has_failures_until_they_leave_its_run_and_its_window():
     circuit = Circuit()
     succeed(circuit, OFF)
     assert not circuit.has_failures
@@ -585,8 +585,8 @@ TABLE = {
     (DISABLED, Event.OPERATOR_UNFREEZES): (ENABLED, None),
     (FROZEN, Event.OPERATOR_UNFREEZES): (ENABLED, None),
 }
-"""SPEC 1.3 and section 4 as pairs. What is absent is absent on purpose: a disabled circuit is not disabled
-again, a frozen one knows only its operator, and an enabled one has nothing to be enabled from."""
+"""SPEC 1.3 and section 4 as pairs. Other pairs are absent on purpose: a disabled circuit is not disabled again, only an
+operator changes a frozen one, and an enabled one is not enabled."""
 
 PROVOKE: dict[Event, Callable[[Circuit], Change | None]] = {
     Event.RATE_EXCEEDED: lambda it: fail(it, replace(OFF, min_attempts=3, failure_rate=0.5), times=4),

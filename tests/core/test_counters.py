@@ -1,4 +1,4 @@
-"""Histograms and series: counted at the moment, read later."""
+"""Histograms and series."""
 
 import pytest
 from hypothesis import given
@@ -51,14 +51,14 @@ def test_a_series_is_a_rate_by_bucket_oldest_first() -> None:
     assert set(rates[:-2]) == {0}
 
 
-def test_the_bucket_under_way_is_left_out() -> None:
+def test_the_current_bucket_is_left_out() -> None:
     series = Series()
     series.add(NOW + BUCKET_WIDTH - 1)
     assert sum(series.per_second(NOW + BUCKET_WIDTH - 1)) == 0
     assert sum(series.per_second(NOW + BUCKET_WIDTH)) > 0
 
 
-def test_what_is_older_than_the_chart_is_not_shown() -> None:
+def test_counts_older_than_15_minutes_are_not_shown() -> None:
     series = Series()
     series.add(NOW)
     assert series.per_second(NOW + BUCKETS * BUCKET_WIDTH)[0] > 0

@@ -1,4 +1,4 @@
-"""What one holdfast tells another of a message: written and read to the same, and nothing else is read."""
+"""The Holdfast-Handoff header is read back as it was written, and nothing else is read."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def entry(place: Place, route: str | None = None, *, signed: bool = False) -> En
     route=st.sampled_from([None, "billing", "a-b_c"]),
     signed=st.booleans(),
 )
-def test_what_is_written_is_read(
+def test_a_written_value_is_read_back(
     born: int, due: int | None, retry: int, more: int, held: bool, route: str | None, signed: bool
 ) -> None:
     if due is None:
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(
     )
 
 
-def test_one_that_could_start_at_once_waits_there() -> None:
+def test_an_active_message_waits_in_the_other_queue() -> None:
     facts = read_handoff(write_handoff(entry(Place(Standing.ACTIVE, NOW))), NOW)
     assert facts.place == Place(Standing.WAITING, NOW)
 
@@ -73,10 +73,10 @@ def test_one_that_could_start_at_once_waits_there() -> None:
         GOOD.replace(ID.hex(), "f" * 32),
     ],
 )
-def test_nonsense_is_refused(text: str) -> None:
+def test_malformed_values_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         read_handoff(text, NOW)
 
 
-def test_the_good_one_is_read() -> None:
+def test_the_well_formed_value_is_read() -> None:
     assert read_handoff(GOOD, NOW).place == Place(Standing.WAITING, NOW)

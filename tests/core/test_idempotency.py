@@ -1,4 +1,4 @@
-"""What an Idempotency-Key is known by: its scope is the method, the target and the route."""
+"""The digests of idempotency keys: their scope is the method, the target and the route."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ URL = "https://api.example.com/hooks/7"
 
 
 def test_without_a_route_the_digest_is_that_of_earlier_versions():
-    """Keys that an earlier version stored go on answering."""
+    """Keys that an earlier version stored are still recognised."""
     assert key_digest(b"k-1", "POST", URL, None).hex() == "904b531dccf982fed575e152efad35e6"
 
 
@@ -27,15 +27,15 @@ SCOPES = st.tuples(
 
 
 @given(SCOPES, SCOPES)
-def test_the_parts_do_not_run_into_each_other(one, other):
+def test_different_parts_never_give_the_same_digest(one, other):
     assert (key_digest(*one) == key_digest(*other)) == (one == other)
 
 
 @given(st.binary(min_size=16, max_size=16), SCOPES)
-def test_no_apps_key_is_that_of_a_message_that_was_taken_over(id, scope):
+def test_no_key_of_an_app_collides_with_a_message_that_was_taken_over(id, scope):
     assert handoff_digest(id) != key_digest(*scope)
 
 
-def test_a_route_named_handoff_is_no_hand_over():
+def test_a_route_named_handoff_collides_with_no_message_that_was_taken_over():
     id = b"POST http://a/ k"
     assert handoff_digest(id) != key_digest(b"k", "POST", "http://a/", "handoff")

@@ -9,7 +9,7 @@ DAY = 24 * HOUR
 
 
 def read(**of):
-    """A lane whose heads are as on disk."""
+    """A lane that was just read."""
     it = lane(**of)
     it.stale = False
     return it
@@ -56,7 +56,7 @@ def test_only_a_disabled_lane_wants_a_probe(state):
     assert not it.wants_probe(NOW + DAY)
 
 
-def test_probes_rotate_the_oldest_that_was_not_probed_in_this_spell_else_the_oldest_of_all():
+def test_probes_take_the_oldest_message_that_was_not_probed_yet_else_the_oldest_of_all():
     first, second, third = (entry(born=NOW + number) for number in range(3))
 
     def oldest(after):

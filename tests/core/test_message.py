@@ -64,7 +64,7 @@ def test_an_id_reads_back_from_its_text(id):
         "msg_" + HEX[:30] + "\n\n",
     ],
 )
-def test_text_that_spells_no_id_is_none(text):
+def test_other_text_is_no_id(text):
     assert parse_id(text) is None
 
 

@@ -34,7 +34,7 @@ def test_every_2xx_and_nothing_else_is_success():
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_a_failure_of_the_hosts(status):
+def test_a_redirect_is_the_hosts_fault(status):
     assert (answer(status).delivered, answer(status).fault) == (False, Fault.HOST)
 
 
@@ -46,13 +46,13 @@ def test_404_and_410_are_failures_like_any_other(status):
 
 
 @pytest.mark.parametrize("status", OTHERS)
-def test_every_other_status_is_a_failure_of_the_hosts(status):
+def test_every_other_status_is_the_hosts_fault(status):
     outcome = answer(status)
     assert not outcome.delivered
     assert (outcome.status, outcome.fault, outcome.error) == (status, Fault.HOST, None)
 
 
-def test_a_receivers_own_407_is_the_hosts():
+def test_a_407_of_the_receiver_is_the_hosts_fault():
     """Only the forward proxy's 407 is this side's, and that comes as an error of kind proxy."""
     assert answer(407).fault is Fault.HOST
 
@@ -80,31 +80,31 @@ def test_every_error_fails_the_attempt(kind):
         (ErrorKind.INTERRUPTED, Fault.HERE),
     ],
 )
-def test_whose_failure_an_error_is_by_its_kind_alone(kind, fault):
+def test_whose_fault_an_error_is_by_its_kind_alone(kind, fault):
     assert of_error(kind, "").fault is fault
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
 @pytest.mark.parametrize("name", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ENETUNREACH"])
-def test_no_descriptors_buffers_memory_or_route_is_this_sides(kind, name):
+def test_no_descriptors_buffers_memory_or_route_is_this_sides_fault(kind, name):
     assert of_error(kind, "", number=getattr(errno, name)).fault is Fault.HERE
 
 
 @pytest.mark.parametrize(
     "name", ["ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ETIMEDOUT", "EPIPE", "ECONNABORTED", "EACCES"]
 )
-def test_any_other_errno_is_the_hosts(name):
+def test_any_other_errno_is_the_hosts_fault(name):
     assert of_error(ErrorKind.CONNECT, "", number=getattr(errno, name)).fault is Fault.HOST
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.PROXY, ErrorKind.DNS])
-def test_an_unreachable_proxy_or_resolver_is_this_sides_when_the_boundary_says_so(kind):
+def test_an_unreachable_proxy_or_resolver_is_this_sides_fault_when_the_caller_says_so(kind):
     """The proxy unreachable or answering 407, and EAI_AGAIN."""
     assert of_error(kind, "", here=True).fault is Fault.HERE
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.PROXY, ErrorKind.DNS])
-def test_a_proxys_5xx_and_a_name_that_does_not_exist_are_the_hosts(kind):
+def test_a_proxys_5xx_and_a_name_that_does_not_exist_are_the_hosts_fault(kind):
     assert of_error(kind, "503 from the proxy, or EAI_NONAME").fault is Fault.HOST
 
 
@@ -166,7 +166,7 @@ def test_a_date_is_by_the_wall_clock_and_seconds_are_by_neither(off):
         "Thu, 01 Jan 1970 00:00:00 GMT",
     ],
 )
-def test_a_retry_after_that_is_over_is_none(value):
+def test_a_retry_after_in_the_past_is_ignored(value):
     assert parse_retry_after(value, NOW, NOW) is None
 
 
@@ -189,7 +189,7 @@ def test_a_retry_after_that_is_over_is_none(value):
         "2090-01-01T00:00:00Z",
     ],
 )
-def test_a_retry_after_that_can_not_be_read_is_none(value):
+def test_a_malformed_retry_after_is_ignored(value):
     assert parse_retry_after(value, NOW, NOW) is None
 
 

@@ -1,5 +1,5 @@
-"""Who owns what: each replica a fair part, of which others' comings and goings move little. And who is dead: by the
-durations that another replica saw, whatever any clock says.
+"""Each replica owns a fair part of the shards, and others that come or go move little. A replica is dead when it has
+not renewed its lease.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ def test_hosts_spread_over_all_shards_evenly() -> None:
     assert max(found.values()) < 2 * 100
 
 
-def test_a_host_is_in_one_shard_for_good() -> None:
+def test_the_shard_of_a_host_never_changes() -> None:
     """Other replicas and stored rows rely on the number."""
     assert [shard_of(host) for host in ("a.test:80", "b.test:80", "ä.test:443")] == [57, 252, 39]
 
@@ -31,7 +31,7 @@ def test_each_shard_belongs_to_one_of_the_replicas(replicas: frozenset[int]) -> 
     assert set(belongs.values()) <= replicas
 
 
-def test_nobody_has_much_more_than_its_part() -> None:
+def test_no_replica_has_much_more_than_its_part() -> None:
     for count in range(1, 9):
         parts = Counter(owners_of_shards(frozenset(range(1_000, 1_000 + count))).values())
         assert len(parts) == count
@@ -39,20 +39,20 @@ def test_nobody_has_much_more_than_its_part() -> None:
 
 
 @given(REPLICAS, st.integers(0, (1 << 61) - 1))
-def test_one_that_comes_or_goes_moves_its_own_part_alone(others: frozenset[int], one: int) -> None:
+def test_a_replica_that_comes_or_goes_moves_only_its_own_part(others: frozenset[int], one: int) -> None:
     without, beside = owners_of_shards(others - {one}), owners_of_shards(others | {one})
     for shard, owner in without.items():
         assert beside[shard] in (owner, one)
 
 
-def test_where_nobody_delivers_no_shard_belongs_to_anyone() -> None:
+def test_without_replicas_that_deliver_no_shard_has_an_owner() -> None:
     assert owners_of_shards(frozenset()) == {}
 
 
 def watched(
     lives: Liveness, renewals: list[int], every: int = RENEW_EVERY, began: int = 50_000
 ) -> list[dict[int, int]]:
-    """What is found with each look at one other replica, whose renewals are these."""
+    """The dead found by each look at another replica with these counts of renewals."""
     return [lives.dead({TWO: count}, began + number * every) for number, count in enumerate(renewals)]
 
 
@@ -63,27 +63,27 @@ def test_a_replica_whose_renewals_stand_still_for_a_lease_is_dead() -> None:
     assert found[-1] == {TWO: 5}
 
 
-def test_one_that_renews_late_is_alive() -> None:
+def test_a_replica_that_renews_late_is_alive() -> None:
     beats = LEASE // RENEW_EVERY
     assert not any(watched(Liveness(), [*[3] * beats, *[4] * beats, *[5] * beats]))
 
 
-def test_a_replica_that_stood_still_itself_finds_nobody_dead() -> None:
-    """Whoever was on the same machine stood still too."""
+def test_a_replica_that_was_paused_finds_nobody_dead() -> None:
+    """Others on the same machine were paused too."""
     lives = Liveness()
     assert lives.dead({ONE: 7, TWO: 7}, 50_000) == {}
     assert lives.dead({ONE: 8, TWO: 7}, 50_000 + 10 * LEASE) == {}
     assert watched(lives, [7] * (LEASE // RENEW_EVERY), began=50_000 + 10 * LEASE) == [{}] * 6
 
 
-def test_an_outage_of_the_store_is_nobody_s_death() -> None:
+def test_nobody_is_dead_because_of_an_outage_of_the_store() -> None:
     lives = Liveness()
     watched(lives, [3] * 6)
     lives.forget()
     assert not any(watched(lives, [3] * 6, began=56_000))
 
 
-def test_one_that_was_buried_is_not_remembered() -> None:
+def test_a_removed_replica_is_forgotten() -> None:
     lives = Liveness()
     assert watched(lives, [3] * 7)[-1] == {TWO: 3}
     assert lives.dead({}, 57_000) == {}

@@ -55,7 +55,7 @@ class Gateway(RuleBasedStateMachine):
 
     @rule()
     def start_all(self):
-        """When the board gives nothing more, nothing has a place; and who only waits for a time is woken."""
+        """When the start order returns nothing more, no message may start, and `wake_at` is set for hosts that wait."""
         while self.it.start_next() is not None:
             pass
         for lane in self.it.lanes:
@@ -78,7 +78,7 @@ class Gateway(RuleBasedStateMachine):
 
     @rule(lane=LANES, rounds=st.integers(1, 12), every=PAUSES, late=st.integers(0, 3))
     def outage(self, lane, rounds, every, late):
-        """One lane fails for a while; the youngest of what is in flight stays there, to end late."""
+        """One lane fails for a while. Its youngest attempts stay in flight and end late."""
         for _ in range(rounds):
             self.it.accept(self.it.lanes[lane], 0)
             self.start_all()

@@ -1,4 +1,4 @@
-"""What an answer quotes of the request's secrets is struck out, and nothing else."""
+"""Quoted secrets of the request are removed from an answer, and nothing else."""
 
 import sys
 from types import FrameType
@@ -37,7 +37,7 @@ SECRETS = [
     "quoted",
     [*(value for _, value in SENT.headers[:3]), SENT.path, SENT.path.partition(b"?")[0], SENT.body, *SECRETS[:5]],
 )
-def test_a_quoted_secret_is_struck_out(quoted):
+def test_a_quoted_secret_is_redacted(quoted):
     answer = without_secrets(b"cannot accept <" + quoted + b">, sorry", SENT)
     assert answer is not None
     assert not any(secret in answer for secret in SECRETS)
@@ -50,7 +50,7 @@ def sent(path: bytes = b"/", body: bytes = b"", **headers: bytes) -> Message:
     return entry().message._replace(path=path, headers=named, body=body)
 
 
-def test_a_secret_that_the_end_of_the_answer_cuts_is_struck_out():
+def test_a_secret_cut_by_the_end_of_the_answer_is_redacted():
     for secret in (*SECRETS[:5], SENT.body):
         for length in range(4, len(secret)):
             before = b" " * (ANSWER_KEPT - length)
@@ -66,7 +66,7 @@ def test_the_rest_stays(answer):
     assert without_secrets(answer, SENT) == answer
 
 
-def test_a_plain_message_has_nothing_to_strike_out():
+def test_a_message_without_secrets_changes_no_answer():
     plain = entry().message._replace(path=b"/", headers=((b"accept", b"*/*"),), body=b"ok, fine")
     assert without_secrets(b"/ */* ok, fine", plain) == b"/ */* ok, fine"
 
@@ -109,7 +109,7 @@ def test_words_in_the_middle_of_a_target_stay():
         b"dG9rZW4vd2l0aC9zbGFzaGVz&#x2F;0123456789abcdef==",
     ],
 )
-def test_other_spellings_give_nothing_long_away(quoted: bytes) -> None:
+def test_other_encodings_reveal_only_short_pieces(quoted: bytes) -> None:
     message = sent(x_api_key=b"dG9rZW4vd2l0aC9zbGFzaGVz/0123456789abcdef==")
     answer = without_secrets(b"bad key " + quoted, message) or b""
     assert b"dG9rZW4v" not in answer and b"abcdef" not in answer
@@ -120,7 +120,7 @@ def test_a_target_that_is_quoted_decoded():
     assert without_secrets(b"no: my secret/token99, two w0rds", message) == b"no: my secret/[redacted], two [redacted]"
 
 
-def test_overlapping_secrets_go_as_one():
+def test_overlapping_secrets_are_replaced_once():
     message = sent(x_token=b"abcdefgh12, gh12secret", x_key=b"abcdefgh")
     assert without_secrets(b"<abcdefgh12secret>", message) == b"<[redacted]>"
     assert without_secrets(b"<abcdefgh.>", message) == b"<[redacted].>"
@@ -130,7 +130,7 @@ def test_overlapping_secrets_go_as_one():
     st.lists(st.binary(min_size=8, max_size=12).map(lambda b: bytes(97 + each % 3 for each in b)), max_size=5),
     st.lists(st.integers(0, 4) | st.binary(max_size=5).map(lambda b: bytes(97 + each % 3 for each in b)), max_size=200),
 )
-def test_no_secret_is_left_between_two_marks(secrets: list[bytes], parts: list[Any]) -> None:
+def test_no_secret_is_left_between_two_replacements(secrets: list[bytes], parts: list[Any]) -> None:
     pieces = [part if isinstance(part, bytes) else secrets[part] if part < len(secrets) else b"-" for part in parts]
     answer = without_secrets(b"".join(pieces), sent(x_token=b" ".join(secrets))) or b""
     assert len(answer) <= ANSWER_KEPT
@@ -141,7 +141,7 @@ def test_no_secret_is_left_between_two_marks(secrets: list[bytes], parts: list[A
 
 
 def steps(answer: bytes, message: Message) -> int:
-    """How many lines of the module are run. Each is at most one pass over what is kept, or over one secret."""
+    """How many lines of the module run. Each is at most one pass over the kept answer, or over one secret."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -161,7 +161,7 @@ def steps(answer: bytes, message: Message) -> int:
     return count
 
 
-def test_a_mark_is_never_searched_again():
+def test_a_replacement_is_never_searched_again():
     message = sent(x_token=b",".join([b"redacted"] * 3_500))
     assert without_secrets(b"redacted " * 120, message) == (b"[redacted] " * 120)[:ANSWER_KEPT]
 
@@ -186,7 +186,7 @@ def test_the_search_is_bounded_whatever_the_secrets_are(secrets: list[bytes]) ->
     assert steps(b"a" * 70_000, sent(x_token=b",".join(secrets), body=b"a" * 2_000_000)) < most
 
 
-def test_with_too_many_secrets_the_whole_answer_goes():
+def test_with_too_many_secrets_the_whole_answer_is_dropped():
     def said(number: int) -> bytes | None:
         return without_secrets(b"never mind", sent(x_token=b",".join(b"secret-%d" % each for each in range(number))))
 

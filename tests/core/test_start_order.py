@@ -26,7 +26,7 @@ FIRST, RETRY, PROBE = AttemptKind
 
 
 def busy_lanes(number: int, *, messages: int, kind: AttemptKind = FIRST, per_host: int = 16, answers: bool = True):
-    """Lanes of hosts that have answered before, or never; now nothing that they start ends."""
+    """Lanes of hosts that have answered before, or never. Their attempts never end."""
     of = {"fresh": messages} if kind is FIRST else {"due": messages}
     hosts = [host(f"hangs-{index}", per_host=per_host, answers=answers) for index in range(number)]
     return [lane(each, **of) for each in hosts]
@@ -79,7 +79,7 @@ def test_due_retries_of_one_host_start_in_the_order_they_were_due():
     assert [start.entry for start in picks(start_order(it))] == waiting
 
 
-def test_a_start_names_the_spell_it_begins_in_and_marks_the_circuit():
+def test_a_start_has_the_generation_of_its_circuit_and_marks_the_circuit():
     it = lane(fresh=1)
     it.circuit.generation = 7
     start = start_order(it).pick(NOW + 5)
@@ -104,7 +104,7 @@ def test_the_two_budgets_are_separate(kind, other):
     assert [(start.lane.host.name, start.kind) for start in picks(it)] == [("healthy", other)]
 
 
-def test_probes_ride_in_the_retries_budget():
+def test_probes_use_the_budget_of_retries():
     probing = [lane(f"p{index}", state=CircuitState.DISABLED) for index in range(4)]
     for each in probing:
         each.probe = entry()
@@ -383,7 +383,7 @@ def test_a_failure_after_slow_start_leaves_the_limit():
     assert it.limit == 16
 
 
-def test_the_board_starts_no_more_than_slow_start_lets_it():
+def test_slow_start_limits_the_attempts_in_flight():
     it = lane(host(limit=1), fresh=100)
     order, at_once = start_order(it), []
     for _ in range(6):
@@ -410,7 +410,7 @@ def test_a_rate_spaces_the_starts_of_a_host_and_wake_at_says_when():
     assert moments == [0, 100, 200, 300, 400, 500]
 
 
-def test_a_rate_is_not_made_up_for_after_a_pause():
+def test_a_pause_does_not_add_up_to_a_burst():
     it = start_order(lane(host(interval=100.0), fresh=10))
     assert len(list(picks(it))) == 1
     assert len(list(picks(it, NOW + 10 * SECOND))) == 1
@@ -524,7 +524,7 @@ def test_a_probe_of_an_enabled_lane_is_not_sent():
     assert start_order(it).pick(NOW) is None
 
 
-def test_the_place_of_a_message_goes_by_its_age_and_then_by_its_id():
+def test_messages_are_ordered_by_age_and_then_by_id():
     first, second, older = entry(born=300), entry(born=300), entry(born=5)
     assert position(older) < position(first) < position(second)
 
@@ -587,7 +587,7 @@ def test_a_few_hosts_that_hang_with_all_they_may_have_leave_the_reserve_to_64_ot
 
 
 def test_a_stream_of_new_hosts_does_not_starve_a_busy_one():
-    """For every place that gets free a new host is there; the one with a backlog goes on all the same."""
+    """Whenever a place gets free a new host wants it. The host with a backlog still gets its turns."""
     backlog = lane("backlog", fresh=1_000)
     it = start_order(backlog, first_attempts=8)
     running = list(picks(it))

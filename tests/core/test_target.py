@@ -110,7 +110,7 @@ def test_accepted(url, scheme, host, port, authority, path):
         ("גדבא.example", "xn--4dbbce.example"),
     ],
 )
-def test_an_international_name_is_that_of_browsers(name, spelled):
+def test_international_names_are_read_as_browsers_read_them(name, spelled):
     """UTS 46, non-transitional: ß, final sigma and joiners are letters of their own."""
     assert parse_target(f"https://{name}/").host == spelled
     assert parse_target(f"https://{spelled}/").host == spelled
