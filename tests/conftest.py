@@ -34,7 +34,7 @@ LONGEST = (
     "fleet/test_fencing.py",
     "fleet/test_rollout.py",
     "gateway/test_handoff.py",
-    "cli/test_handoff.py",
+    "cli/test_offline_handoff.py",
     "docs/test_pages.py",
     "page/test_states.py",
     "sim/test_expiry.py",

@@ -36,7 +36,7 @@ def replayed(*counts: int) -> list[dict[str, object]]:
     return [{"replayed": each, "done": each < STEP} for each in counts]
 
 
-def test_it_goes_in_steps_with_an_end_that_was_fixed_before(gateway: Script, capsys: Captured, noon: None) -> None:
+def test_all_steps_have_the_same_end(gateway: Script, capsys: Captured, noon: None) -> None:
     gateway.answers[REPLAY] = documents(*replayed(STEP, STEP, 12))
     assert main(["dead", "replay", "--host", "a.example", "--since", "2h", "--reason", "expired"]) == 0
     captured = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_until(gateway: Script, noon: None, until: str, sent: str) -> None:
 
 
 @pytest.mark.parametrize(("offset", "since"), [(86_400.0, "2026-01-02"), (-86_400.0, "2025-12-31")])
-def test_how_long_ago_is_by_the_gateway_s_clock(gateway: Script, noon: None, offset: float, since: str) -> None:
+def test_times_ago_count_by_the_gateway_s_clock(gateway: Script, noon: None, offset: float, since: str) -> None:
     """By the wall clock `messages drop --before 1h` would take the newest too, and `dead replay` would miss them."""
     gateway.answers["GET /v1/status"] = documents(status(clock={"offset": offset, "off": True}))
     gateway.answers[REPLAY] = documents({"replayed": 0, "done": True})
@@ -73,7 +73,7 @@ def test_how_long_ago_is_by_the_gateway_s_clock(gateway: Script, noon: None, off
     assert drop["before"] == f"{since}T11:00:00.000Z"
 
 
-def test_a_limit_over_all_steps(gateway: Script, capsys: Captured) -> None:
+def test_the_limit_counts_over_all_steps(gateway: Script, capsys: Captured) -> None:
     gateway.answers[REPLAY] = documents(*replayed(STEP), {"replayed": 1, "done": False})
     assert main(["dead", "replay", "--limit", str(STEP + 1), "--json"]) == 0
     assert [each["limit"] for each in bodies(gateway)] == [STEP, 1]
@@ -91,7 +91,7 @@ def test_messages_are_dropped_in_bulk(gateway: Script, capsys: Captured, noon: N
     ]
 
 
-def test_a_failure_on_the_way_says_how_far_it_came(gateway: Script, capsys: Captured) -> None:
+def test_an_error_in_a_later_step_prints_the_progress(gateway: Script, capsys: Captured) -> None:
     gateway.answers[REPLAY] = [*documents(*replayed(STEP)), *problem(503, "The store failed.")]
     assert main(["dead", "replay"]) == 1
     captured = capsys.readouterr()
@@ -102,14 +102,14 @@ def test_a_failure_on_the_way_says_how_far_it_came(gateway: Script, capsys: Capt
     assert captured.err == "holdfast: The store failed.\n"
 
 
-def test_a_failure_at_the_start_is_only_a_failure(gateway: Script, capsys: Captured) -> None:
+def test_an_error_in_the_first_step_prints_only_the_error(gateway: Script, capsys: Captured) -> None:
     gateway.answers[REPLAY] = problem(404, "There is no circuit for a.")
     assert main(["dead", "replay", "--host", "a"]) == 1
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "holdfast: There is no circuit for a.\n")
 
 
-def test_control_c_lets_the_step_end_and_says_how_far_it_came(gateway: Script, capsys: Captured) -> None:
+def test_ctrl_c_lets_the_step_finish_and_prints_the_progress(gateway: Script, capsys: Captured) -> None:
     def press(received: Received) -> None:
         if gateway.paths().count(REPLAY) == 2:
             os.kill(os.getpid(), signal.SIGINT)
@@ -122,7 +122,7 @@ def test_control_c_lets_the_step_end_and_says_how_far_it_came(gateway: Script, c
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_control_c_twice_does_not_wait_for_the_step(gateway: Script) -> None:
+def test_a_second_ctrl_c_does_not_wait_for_the_step(gateway: Script) -> None:
     gateway.answers["GET /v1/status"] = documents(status())
     gateway.answers[REPLAY] = []
     step_begun = threading.Event()
@@ -148,7 +148,7 @@ def test_control_c_twice_does_not_wait_for_the_step(gateway: Script) -> None:
     ],
 )
 @pytest.mark.parametrize(("reply", "dropped"), [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False)])
-def test_without_a_filter_a_drop_asks(
+def test_a_drop_without_a_filter_asks(
     gateway: Script, command: tuple[str, ...], question: str, reply: str, dropped: bool
 ) -> None:
     gateway.answers["GET /v1/status"] = documents(status())
@@ -166,7 +166,7 @@ def test_without_a_filter_a_drop_asks(
 @pytest.mark.parametrize(
     "command", [("dead", "drop", "--yes"), ("dead", "drop", "--until", "0s"), ("messages", "drop", "--state", "dead")]
 )
-def test_with_yes_or_a_filter_nobody_is_asked(gateway: Script, command: tuple[str, ...]) -> None:
+def test_with_yes_or_a_filter_a_drop_does_not_ask(gateway: Script, command: tuple[str, ...]) -> None:
     gateway.answers["GET /v1/status"] = documents(status())
     gateway.answers[f"POST /v1/{command[0]}/drop"] = documents({"dropped": 17, "done": True})
     with on_terminal(*command) as terminal:
@@ -199,7 +199,7 @@ def test_progress(count: int, total: int | None, expected: str) -> None:
     assert progress("done", count, total) == expected
 
 
-def test_the_bar_moves_and_goes_away(gateway: Script) -> None:
+def test_the_bar_moves_and_disappears(gateway: Script) -> None:
     gateway.answers["GET /v1/circuits/a"] = documents(circuit(dead=2 * STEP))
     gateway.answers[REPLAY] = documents(*replayed(STEP, STEP, 0))
     with on_terminal("dead", "replay", "--host", "a") as terminal:
@@ -209,7 +209,7 @@ def test_the_bar_moves_and_goes_away(gateway: Script) -> None:
     assert shown.endswith(f"\r\x1b[K{2 * STEP} dead messages replayed\r\n")
 
 
-def test_without_a_total_the_bar_only_counts(gateway: Script) -> None:
+def test_without_a_total_the_bar_shows_a_count(gateway: Script) -> None:
     gateway.answers[REPLAY] = documents(*replayed(STEP, 0))
     with on_terminal("dead", "replay", "--since", "1h") as terminal:
         assert terminal.end() == 0

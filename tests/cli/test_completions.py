@@ -27,7 +27,7 @@ def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_every_command_is_there_with_its_options() -> None:
+def test_the_tree_has_every_command_with_its_options() -> None:
     assert [node.words for node in command_tree()] == [(name,) for name in COMMANDS]
     actions = {node.words[0]: [each.words[1] for each in node.nodes] for node in command_tree() if node.nodes}
     assert actions["messages"] == ["list", "show", "retry", "drop"]
@@ -39,7 +39,7 @@ def test_every_command_is_there_with_its_options() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_can_read_it(shell: str, holdfast: Run, tmp_path: Path) -> None:
+def test_the_shell_accepts_the_syntax(shell: str, holdfast: Run, tmp_path: Path) -> None:
     script = holdfast("completions", shell).stdout
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
@@ -68,7 +68,7 @@ def test_bash_loads_it() -> None:
         (["status", "--config", "a"], {"a b.toml"}),
     ],
 )
-def test_what_bash_offers(words: list[str], expected: set[str], bash_script: Path, tmp_path: Path) -> None:
+def test_completions_of_bash(words: list[str], expected: set[str], bash_script: Path, tmp_path: Path) -> None:
     (tmp_path / "a b.toml").touch()
     command = ["bash", "-c", BASH, "bash", bash_script, *words]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=tmp_path)
@@ -87,7 +87,7 @@ def test_what_bash_offers(words: list[str], expected: set[str], bash_script: Pat
     ],
 )
 @pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
-def test_what_fish_offers(line: str, expected: set[str], tmp_path: Path) -> None:
+def test_completions_of_fish(line: str, expected: set[str], tmp_path: Path) -> None:
     (tmp_path / "a b.toml").touch()
     script = f"{EXECUTABLE} completions fish | source; complete -C '{line}'"
     result = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=30, cwd=tmp_path)

@@ -34,14 +34,14 @@ def gone(number: int, minute: int = 0, reason: str = "exhausted") -> Document:
     return message(number, state="dead", dead_reason=reason, finished_at=died, next_attempt_at=None, retry=11)
 
 
-def test_row() -> None:
+def test_a_row_of_the_list() -> None:
     last = [tried(), tried(number=12, status=503, error=None)]
     expected = ["msg_" + "0" * 31 + "1", "1h ago", "exhausted", "11", "503", "hooks.example.com:443"]
     assert dead_row({**gone(1), "attempts": last}, NOON) == expected
     assert dead_row(gone(1, reason="expired"), NOON)[2:5] == ["expired", "11", "-"]
 
 
-def test_list_in_pages(gateway: Script, capsys: Captured) -> None:
+def test_the_list_comes_in_pages(gateway: Script, capsys: Captured) -> None:
     listed = [gone(1, 10), gone(2, 20, "expired"), gone(3, 30), gone(4, 40)]
     gateway.answers[f"GET /v1/messages?state=dead&host=a&limit={PAGE}"] = documents(
         {"messages": listed[:3], "next": "x"}
@@ -64,7 +64,7 @@ def test_list_in_pages(gateway: Script, capsys: Captured) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ID", "msg_" + "0" * 31 + "2"]
 
 
-def test_nothing_to_list(gateway: Script, capsys: Captured) -> None:
+def test_an_empty_list(gateway: Script, capsys: Captured) -> None:
     gateway.answers[f"GET /v1/messages?state=dead&limit={PAGE}"] = documents({"messages": [gone(1)], "next": None})
     assert main(["dead", "list", "--since", "1m"]) == main(["dead", "list", "--since", "1m", "--json"]) == 0
     gateway.answers[f"GET /v1/messages?state=dead&limit={PAGE}"] = documents({"messages": [], "next": None})
@@ -73,7 +73,7 @@ def test_nothing_to_list(gateway: Script, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
-def test_export_is_for_its_owner_only(gateway: Script, capsys: Captured, tmp_path: Path, umask: int) -> None:
+def test_an_export_is_readable_by_its_owner_only(gateway: Script, capsys: Captured, tmp_path: Path, umask: int) -> None:
     gateway.answers[EXPORT] = [Answer(200, LINES)]
     before = os.umask(umask)
     try:
@@ -110,7 +110,7 @@ def test_an_export_replaces_what_a_link_points_to(gateway: Script, tmp_path: Pat
     assert (tmp_path / "real").read_bytes() == LINES
 
 
-def test_an_export_that_is_refused_leaves_nothing(gateway: Script, capsys: Captured, tmp_path: Path) -> None:
+def test_a_refused_export_leaves_no_file(gateway: Script, capsys: Captured, tmp_path: Path) -> None:
     gateway.answers[EXPORT.replace("?", "?host=a&")] = problem(404, "There is no circuit for a.")
     folder = tmp_path / "out"
     folder.mkdir()
@@ -119,7 +119,7 @@ def test_an_export_that_is_refused_leaves_nothing(gateway: Script, capsys: Captu
     assert list(folder.iterdir()) == []
 
 
-def test_an_export_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_export_that_is_cut_off_keeps_the_old_file(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "dead.jsonl").write_bytes(b"old")
@@ -155,7 +155,7 @@ def test_an_export_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None
         ("/does/not/exist", "/does/not/exist can't be written: No such file or directory"),
     ],
 )
-def test_where_no_export_goes(gateway: Script, capsys: Captured, name: str, expected: str) -> None:
+def test_an_export_to_an_unwritable_file(gateway: Script, capsys: Captured, name: str, expected: str) -> None:
     gateway.answers[EXPORT] = [Answer(200, LINES)]
     assert main(["dead", "export", name]) == 1
     assert capsys.readouterr() == ("", f"holdfast: {expected}\n")

@@ -1,4 +1,4 @@
-"""The demo as it is run: the real executable, to its end and to an early one. What it promises it checks itself."""
+"""The demo as the real executable, to its end and to an early one. It checks its promises itself."""
 
 import json
 import os
@@ -13,19 +13,15 @@ from typing import IO, Any
 
 import httpx
 import pytest
-import trio
 
 from holdfast.cli.demo import stamp
 from holdfast.cli.main import main
-from holdfast.clock import sleep_until
-from holdfast.demo.fast_clock import FastClock
 from holdfast.demo.narrator import PromiseBroken
 from holdfast.demo.story import Story
 from tests.cli.conftest import EXECUTABLE
 from tests.support.harness import PLAIN
 
 PATIENCE = 120.0
-
 BEATS = [
     "1. The life of a message",
     "app        sends an order: POST http://127.0.0.1:",
@@ -123,7 +119,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
             process.wait(PATIENCE)
 
 
-def test_the_story_is_told_to_its_end(ended: dict[str, Ended]) -> None:
+def test_the_story_is_complete(ended: dict[str, Ended]) -> None:
     story = ended["story"]
     assert (story.status, story.err, story.left) == (0, "", [])
     position = 0
@@ -151,7 +147,7 @@ def test_the_same_run_as_events(ended: dict[str, Ended]) -> None:
     assert events[-1]["accepted"] == events[-1]["delivered"] == len({event["message"] for event in told}) == 274
 
 
-def test_the_status_of_the_same_run_can_be_watched(folder: Path) -> None:
+def test_the_status_page_is_served(folder: Path) -> None:
     with started(folder) as process:
         page = first_line(process, "Watch along: ").split()[-1]
         status: dict[str, Any] = httpx.get(f"{page}status", **PLAIN).json()
@@ -170,7 +166,7 @@ def test_a_signal_ends_it_and_nothing_is_left(folder: Path, number: signal.Signa
     assert left_in(folder) == []
 
 
-def test_a_reader_that_leaves_ends_it_and_nothing_is_left(folder: Path) -> None:
+def test_a_closed_pipe_ends_it_and_nothing_is_left(folder: Path) -> None:
     with started(folder, "--json") as process:
         first_line(process, "demo_begins")
         assert process.stdout is not None
@@ -197,67 +193,5 @@ def test_a_broken_promise_is_an_error(
     ("ms", "text"),
     [(0, "day 1 00:00:00"), (11_645_999, "day 1 03:14:05"), (86_400_000, "day 2 00:00:00")],
 )
-def test_moments_of_the_demo(ms: int, text: str) -> None:
+def test_format_of_a_moment(ms: int, text: str) -> None:
     assert stamp(ms) == text
-
-
-class Still:
-    """A clock that somebody else moves."""
-
-    def now(self) -> int:
-        return 0
-
-    def deadline(self, moment: int) -> float:
-        raise NotImplementedError
-
-
-HOUR = 3_600_000
-
-
-@pytest.fixture
-async def clock(nursery: trio.Nursery) -> FastClock:
-    fast = FastClock(Still())
-    nursery.start_soon(fast.run, lambda: True)
-    return fast
-
-
-async def test_the_clock_stops_at_every_moment_that_somebody_waits_for(
-    clock: FastClock, autojump_clock: trio.testing.MockClock
-) -> None:
-    seen = []
-
-    async def wait(moment: int) -> None:
-        await sleep_until(clock, moment)
-        seen.append((moment, clock.now()))
-
-    with clock.hurry():
-        async with trio.open_nursery() as nursery:
-            for moment in (HOUR, 48 * HOUR + 7, HOUR + 60_000):
-                nursery.start_soon(wait, moment)
-    assert seen == [(HOUR, HOUR), (HOUR + 60_000, HOUR + 60_000), (48 * HOUR + 7, 48 * HOUR + 7)]
-
-
-async def test_the_clock_runs_ahead_only_when_it_is_hurried_and_may(
-    clock: FastClock, autojump_clock: trio.testing.MockClock
-) -> None:
-    clock.deadline(HOUR)
-    await trio.sleep(10)
-    assert clock.now() == 0
-    with clock.hurry():
-        await trio.sleep(10)
-    assert clock.now() == HOUR
-
-
-async def test_the_clock_waits_for_what_is_under_way(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    under_way = [True]
-    clock = FastClock(Still())
-    nursery.start_soon(clock.run, lambda: not under_way[0])
-    clock.deadline(HOUR)
-    with clock.hurry():
-        await trio.sleep(10)
-        assert clock.now() == 0
-        under_way[0] = False
-        await trio.sleep(10)
-    assert clock.now() == HOUR

@@ -1,3 +1,5 @@
+"""health: exit statuses and lines on stderr."""
+
 import socket
 import threading
 from collections.abc import Iterator
@@ -6,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.arguments import format_address, parse_address
 from holdfast.cli.errors import CommandError
 from holdfast.cli.health import check_health
 from holdfast.cli.main import main
@@ -46,13 +47,13 @@ def listener(*pieces: bytes) -> Iterator[tuple[str, int]]:
             thread.join()
 
 
-def test_healthy_says_nothing(healthy: Script, holdfast: Run) -> None:
+def test_a_healthy_gateway_prints_nothing(healthy: Script, holdfast: Run) -> None:
     result = holdfast("health", "--status", healthy.where)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert healthy.received[0].headers == [("Host", healthy.where), ("Connection", "close")]
 
 
-def test_not_healthy(healthy: Script, holdfast: Run) -> None:
+def test_a_gateway_that_is_not_healthy(healthy: Script, holdfast: Run) -> None:
     healthy.answers["GET /healthz"] = [Answer(503, b'{"status": "failing",\n "checks": {"store": "no space"}}')]
     result = holdfast("health", "--status", healthy.where)
     assert (result.returncode, result.stdout) == (1, "")
@@ -62,7 +63,7 @@ def test_not_healthy(healthy: Script, holdfast: Run) -> None:
     )
 
 
-def test_nobody(holdfast: Run) -> None:
+def test_without_a_listener(holdfast: Run) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -71,19 +72,19 @@ def test_nobody(holdfast: Run) -> None:
     assert result.stderr == f"holdfast: not healthy: {address}: Connection refused\n"
 
 
-def test_hanging(holdfast: Run) -> None:
+def test_a_gateway_that_does_not_answer(holdfast: Run) -> None:
     with listener() as (host, port):
         result = holdfast("health", "--status", f"{host}:{port}")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == f"holdfast: not healthy: {host}:{port} did not answer within 3 s\n"
 
 
-def test_dribbling_is_hanging() -> None:
+def test_an_answer_byte_by_byte_counts_as_none() -> None:
     with listener(*([b"H"] * 100)) as (host, port), pytest.raises(CommandError, match=r"did not answer within 0\.2 s"):
         check_health(host, port, timeout=0.2)
 
 
-def test_whoever_answers_need_not_hang_up() -> None:
+def test_the_gateway_need_not_close_the_connection() -> None:
     with listener(b"HTTP/1.1 2", b"00 OK\r\n") as (host, port):
         check_health(host, port)
     with listener(b"HTTP/1.1 503 X\r\n\r\nwhy") as (host, port), pytest.raises(CommandError, match="answered 503 why"):
@@ -91,7 +92,7 @@ def test_whoever_answers_need_not_hang_up() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-x 200 \r\n", b"HTTP/1.1 2000 OK\r\n", b"HTTP/1.1 200", b"\r\n"])
-def test_what_is_no_200(answer: bytes) -> None:
+def test_an_answer_other_than_200(answer: bytes) -> None:
     with listener(answer) as (host, port), pytest.raises(CommandError):
         check_health(host, port, timeout=0.2)
 
@@ -119,34 +120,9 @@ def test_where_the_address_comes_from(
         ("[listen]\nstatus = 8801\n", '"8801" is not an address'),
     ],
 )
-def test_a_bad_config(text: str | None, expected: str, tmp_path: Path, capsys: Captured) -> None:
+def test_an_invalid_config(text: str | None, expected: str, tmp_path: Path, capsys: Captured) -> None:
     config = tmp_path / "holdfast.toml"
     if text is not None:
         config.write_text(text)
     assert main(["health", "--config", str(config)]) == 1
     assert expected in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("127.0.0.1:8801", ("127.0.0.1", 8801)),
-        ("0.0.0.0:1", ("127.0.0.1", 1)),
-        ("[::]:1", ("::1", 1)),
-        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
-        ("localhost:65535", ("localhost", 65535)),
-        (":8801", ("127.0.0.1", 8801)),
-    ],
-)
-def test_parse_address(address: str, expected: tuple[str, int]) -> None:
-    assert parse_address(address) == expected
-
-
-@pytest.mark.parametrize("address", ["", "8801", "a:", "a:0", "a:65536", "a:1x", "::1:80", "a/b:80", "a b:80", "a@b:1"])
-def test_no_address(address: str) -> None:
-    with pytest.raises(ValueError, match="is not an address"):
-        parse_address(address)
-
-
-def test_format_address() -> None:
-    assert [format_address("a", 1), format_address("::1", 2)] == ["a:1", "[::1]:2"]

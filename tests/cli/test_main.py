@@ -39,7 +39,7 @@ def test_help_of_a_command_has_an_example(command: str, capsys: Captured) -> Non
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_nothing_at_all_is_wrong_usage(capsys: Captured) -> None:
+def test_no_command_is_wrong_usage(capsys: Captured) -> None:
     assert main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -132,7 +132,7 @@ def test_help_into_a_closed_pipe() -> None:
 
 
 @pytest.mark.parametrize(("words", "allowed"), [(["--version"], set()), (["health"], {"argparse", "socket"})])
-def test_what_is_imported(words: list[str], allowed: set[str]) -> None:
+def test_version_and_health_import_next_to_nothing(words: list[str], allowed: set[str]) -> None:
     """Exec probes start this every few seconds."""
     script = (
         "import sys; from holdfast.cli.main import main; main(sys.argv[1:]);"

@@ -30,7 +30,7 @@ def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_running_gateway_keeps_its_store(
+def test_the_store_of_a_running_gateway_is_locked(
     holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     use(monkeypatch, tmp_path / "store")
@@ -41,7 +41,7 @@ def test_a_running_gateway_keeps_its_store(
 
 
 @pytest.mark.parametrize("command", [["fsck"], ["fsck", "--repair"], ["export", "x.jsonl"], ["compact"]])
-def test_where_no_store_is_none_is_made(
+def test_a_missing_store_is_not_created(
     holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     use(monkeypatch, tmp_path / "none")
@@ -51,7 +51,7 @@ def test_where_no_store_is_none_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_open_to_others_is_closed_and_told(holdfast: Run, store: Populated) -> None:
+def test_a_directory_open_to_others_is_closed_with_a_warning(holdfast: Run, store: Populated) -> None:
     store.folder.chmod(0o777)
     result = holdfast("fsck")
     assert (result.returncode, result.stdout) == (0, "the store is clean\n")
@@ -62,7 +62,7 @@ def test_a_folder_that_is_open_to_others_is_closed_and_told(holdfast: Run, store
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize("name", ["data.mdb", "lock.mdb"])
-def test_a_link_in_the_place_of_its_files_is_not_followed(
+def test_links_in_place_of_its_files_are_not_followed(
     holdfast: Run, store: Populated, command: list[str], name: str, tmp_path: Path
 ) -> None:
     elsewhere, file = tmp_path / "elsewhere", store.folder / name
@@ -83,7 +83,7 @@ def test_the_config_file_names_the_store(holdfast: Run, tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "the store is clean\n")
 
 
-def test_fsck_lists_what_it_finds_and_repair_mends_it(holdfast: Run, store: Populated) -> None:
+def test_fsck_lists_problems_and_repair_fixes_them(holdfast: Run, store: Populated) -> None:
     assert holdfast("fsck").returncode == 0
     put(store, Table.MESSAGES, store["waiting"], b"\xc1")
     result = holdfast("fsck")
@@ -99,7 +99,7 @@ def test_fsck_lists_what_it_finds_and_repair_mends_it(holdfast: Run, store: Popu
     assert holdfast("fsck").returncode == 0
 
 
-def test_fsck_in_json(holdfast: Run, store: Populated) -> None:
+def test_fsck_as_json(holdfast: Run, store: Populated) -> None:
     assert holdfast("fsck", "--json").stdout == ""
     put(store, Table.PLACES, store["retrying"], b"\xc1")
     result = holdfast("fsck", "--json")
@@ -152,7 +152,7 @@ def test_export_and_import_by_pipe(
     assert holdfast("fsck").returncode == 0
 
 
-def test_an_export_without_what_can_not_be_read_is_not_a_success(holdfast: Run, store: Populated) -> None:
+def test_an_export_that_leaves_records_out_exits_1(holdfast: Run, store: Populated) -> None:
     put(store, Table.MESSAGES, store["waiting"], b"\xc1")
     result = holdfast("export", "-")
     assert result.returncode == 1
@@ -161,14 +161,14 @@ def test_an_export_without_what_can_not_be_read_is_not_a_success(holdfast: Run, 
 
 
 @pytest.mark.parametrize("name", ["missing/backup.jsonl", "."])
-def test_an_export_that_can_not_be_written(holdfast: Run, store: Populated, tmp_path: Path, name: str) -> None:
+def test_an_export_to_an_unwritable_file(holdfast: Run, store: Populated, tmp_path: Path, name: str) -> None:
     result = holdfast("export", name, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"holdfast: {name} ")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_nobody_reads_the_export(store: Populated) -> None:
+def test_an_export_into_a_closed_pipe(store: Populated) -> None:
     end = subprocess.run(["bash", "-c", f"{EXECUTABLE} export - | head -c 1; exit ${{PIPESTATUS[0]}}"], check=False)
     assert end.returncode == 141
 
@@ -181,7 +181,7 @@ def test_nobody_reads_the_export(store: Populated) -> None:
         ('{"format": "holdfast-export", "version": 7}\n', "version 7"),
     ],
 )
-def test_a_file_that_can_not_be_imported_makes_no_store(
+def test_an_invalid_file_creates_no_store(
     holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     use(monkeypatch, tmp_path / "new")
@@ -193,7 +193,7 @@ def test_a_file_that_can_not_be_imported_makes_no_store(
     assert holdfast("import", str(tmp_path / "missing")).returncode == 1
 
 
-def test_bad_lines_are_told_by_number(
+def test_bad_lines_are_reported_by_number(
     holdfast: Run, store: Populated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = holdfast("export", "-").stdout.splitlines(keepends=True)
@@ -207,7 +207,7 @@ def test_bad_lines_are_told_by_number(
     assert holdfast("fsck").returncode == 0
 
 
-def test_compact_tells_the_sizes(holdfast: Run, store: Populated) -> None:
+def test_compact_prints_the_sizes(holdfast: Run, store: Populated) -> None:
     exported = holdfast("export", "-").stdout
     before = (store.folder / "data.mdb").stat().st_size
     result = holdfast("compact", "--json")
@@ -219,7 +219,7 @@ def test_compact_tells_the_sizes(holdfast: Run, store: Populated) -> None:
     assert holdfast("export", "-").stdout == exported
 
 
-def test_what_a_killed_gateway_leaves_is_clean(holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_of_a_killed_gateway_is_clean(holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path / "store") as gateway:
         for number in range(50):
             answer = gateway.post(f"http://127.0.0.1:9/{number % 3}", bytes(3_000), idempotency_key=str(number))
@@ -233,7 +233,7 @@ def test_what_a_killed_gateway_leaves_is_clean(holdfast: Run, tmp_path: Path, mo
     assert (kinds.count("message"), kinds.count("key")) == (50, 50)
 
 
-def test_a_gateway_goes_on_with_a_store_that_was_imported_and_compacted(
+def test_a_gateway_runs_on_an_imported_and_compacted_store(
     holdfast: Run, store: Populated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = holdfast("export", "-").stdout

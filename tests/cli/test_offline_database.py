@@ -32,7 +32,7 @@ def moved(holdfast: Run, database: str, tmp_path: Path, monkeypatch: pytest.Monk
     return store
 
 
-def test_a_store_moves_into_a_database_and_out_of_it(
+def test_import_into_a_database_and_export_from_it(
     holdfast: Run, moved: Populated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (tmp_path / "before.jsonl").read_text()
@@ -47,7 +47,7 @@ def test_a_store_moves_into_a_database_and_out_of_it(
     assert holdfast("export", "-").stdout == before
 
 
-def test_fsck_tells_what_it_finds_and_mends_what_is_counted(holdfast: Run, moved: Populated, database: str) -> None:
+def test_fsck_lists_problems_and_repair_fixes_counts(holdfast: Run, moved: Populated, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE holdfast.counters SET first = first + 1 WHERE lane = 'busy:443'")
         connection.execute("UPDATE holdfast.lanes SET state = 0 WHERE lane = 'ice:443'")
@@ -63,7 +63,7 @@ def test_fsck_tells_what_it_finds_and_mends_what_is_counted(holdfast: Run, moved
     assert mended.stdout.endswith(CLEAN)
 
 
-def test_what_can_not_be_read_stays_and_is_no_success(holdfast: Run, moved: Populated, database: str) -> None:
+def test_an_unreadable_message_stays_and_exits_1(holdfast: Run, moved: Populated, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE holdfast.messages SET record = 'x' WHERE id = %s", (moved["waiting"],))
     exported = holdfast("export", "-")
@@ -74,7 +74,7 @@ def test_what_can_not_be_read_stays_and_is_no_success(holdfast: Run, moved: Popu
     assert mended.stdout.endswith("1 problem left after the repair\n")
 
 
-def test_what_is_imported_beside_a_fleet_is_delivered_by_it(
+def test_a_running_fleet_delivers_imported_messages(
     holdfast: Run, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
     async def accept(desk: Desk) -> None:
@@ -96,7 +96,7 @@ def test_what_is_imported_beside_a_fleet_is_delivered_by_it(
 
 
 @pytest.mark.parametrize("command", [["fsck"], ["fsck", "--repair"], ["export", "-"]])
-def test_where_no_tables_are_none_are_made(
+def test_missing_tables_are_not_created(
     holdfast: Run, database: str, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", database)
@@ -107,7 +107,7 @@ def test_where_no_tables_are_none_are_made(
 
 
 @pytest.mark.parametrize("command", [["fsck"], ["export", "-"], ["import", "-"]])
-def test_a_database_that_is_away_is_told_in_one_line(
+def test_an_unreachable_database_is_one_line(
     holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
 ) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", f"postgresql://u:hunter2@127.0.0.1:{refusing_port()}/hooks")

@@ -73,11 +73,11 @@ def test_shortened() -> None:
     assert shortened("123456", 5) == "1234…"
 
 
-def test_nothing_that_a_terminal_obeys_gets_through() -> None:
+def test_terminal_codes_are_escaped() -> None:
     assert clean("a\x1b[31mb\nc\u202ed\u0000 grün") == r"a\x1b[31mb\nc\u202ed\x00 grün"
 
 
-def test_table_aligns_and_numbers_stand_right() -> None:
+def test_table_aligns_columns_and_numbers_to_the_right() -> None:
     lines = Table(("STATE", "COUNT", "HOST"), right=("COUNT",)).lines([("frozen", "7", "a:1"), ("x", "1,204", "b:2")])
     assert lines == [
         "STATE   COUNT  HOST",
@@ -86,7 +86,7 @@ def test_table_aligns_and_numbers_stand_right() -> None:
     ]
 
 
-def test_table_in_pages_has_one_heading_and_columns_that_only_grow() -> None:
+def test_table_in_pages_has_one_heading_and_columns_only_grow() -> None:
     table = Table(("NAME", "HOST"))
     assert table.lines([("long name", "a")]) == ["NAME       HOST", "long name  a"]
     assert table.lines([("b", "c")]) == ["b          c"]

@@ -37,7 +37,7 @@ def test_send_prints_the_id_and_adds_no_headers_of_its_own(accepting: Script, ca
     }
 
 
-def test_send_everything(accepting: Script, capsys: Captured, tmp_path: Path) -> None:
+def test_send_with_every_option(accepting: Script, capsys: Captured, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     options = ["-X", "put", "-H", "Content-Type: text/csv", "-H", "X-Team:  grün ", "--key", "k 1", "--delay", "30s"]
@@ -64,7 +64,7 @@ def test_send_without_a_body_has_no_content_type(accepting: Script) -> None:
     assert "content-type" not in names
 
 
-def test_send_a_file_and_standard_input(accepting: Script, holdfast: Run, tmp_path: Path) -> None:
+def test_send_a_file_and_stdin(accepting: Script, holdfast: Run, tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(b"\xff\x00")
     assert holdfast("send", URL, "--data-file", str(body), "--to", accepting.where).returncode == 0
@@ -100,7 +100,7 @@ def test_address_and_token_of_the_config(accepting: Script, tmp_path: Path) -> N
     assert headers["host"] == accepting.where
 
 
-def test_the_token_of_the_config_goes_nowhere_else(accepting: Script, tmp_path: Path) -> None:
+def test_the_token_of_the_config_is_sent_to_no_other_address(accepting: Script, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     config = tmp_path / "holdfast.toml"
     config.write_text(f'[ingest]\ntoken_file = "{tmp_path}/token"\n')
@@ -121,7 +121,7 @@ def test_an_answer_without_a_body(ingest: Script, capsys: Captured) -> None:
     assert capsys.readouterr().out == f'{ID}\n{{"id": "{ID}"}}\n'
 
 
-def test_a_duplicate_is_told(ingest: Script, capsys: Captured) -> None:
+def test_a_duplicate_is_reported(ingest: Script, capsys: Captured) -> None:
     ingest.answers["POST /"] = [ACCEPTED._replace(headers=(*ACCEPTED.headers, ("Holdfast-Duplicate", "true")))]
     assert main(["send", URL, "--key", "k", "--to", ingest.where]) == 0
     captured = capsys.readouterr()
@@ -136,7 +136,7 @@ def test_a_refusal(ingest: Script, holdfast: Run) -> None:
     assert result.stderr == "holdfast: The store is full; try again in a minute.\n"
 
 
-def test_something_else_listens_there(ingest: Script, capsys: Captured) -> None:
+def test_a_server_that_is_not_a_gateway(ingest: Script, capsys: Captured) -> None:
     ingest.answers["POST /"] = [Answer(200, b"hello")]
     assert main(["send", URL, "--to", ingest.where]) == 1
     assert capsys.readouterr().err == (
@@ -144,7 +144,7 @@ def test_something_else_listens_there(ingest: Script, capsys: Captured) -> None:
     )
 
 
-def test_nobody_is_there(holdfast: Run) -> None:
+def test_without_a_listener(holdfast: Run) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -153,7 +153,7 @@ def test_nobody_is_there(holdfast: Run) -> None:
     assert result.stderr == f"holdfast: no gateway is running: nothing listens on {address}\n"
 
 
-def test_files_that_are_no_use(capsys: Captured, tmp_path: Path) -> None:
+def test_files_that_cannot_be_used(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     assert main(["send", URL, "--data-file", "/does/not/exist", "--to", "127.0.0.1:1"]) == 2
     assert main(["send", URL, "--token-file", "/does/not/exist", "--to", "127.0.0.1:1"]) == 2

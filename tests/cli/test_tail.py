@@ -64,7 +64,7 @@ def test_an_event_on_one_line(event: str, fields: Document, expected: str) -> No
     assert event_line({"time": TIME, "event": event, **fields}) == f"12:00:03.120  {expected}"
 
 
-def test_lost_events_are_told() -> None:
+def test_lost_events_are_shown() -> None:
     expected = "events_lost       1,203 events not shown: they came faster than they were read"
     assert event_line({"event": "events_lost", "count": 1_203}) == " " * 14 + expected
     assert "\x1b[31mevents_lost     \x1b[0m" in event_line({"event": "events_lost", "count": 1}, colour=True)
@@ -81,7 +81,7 @@ def test_tail(gateway: Script, capsys: Captured) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["12:00:03.120", "events_lost"]
 
 
-def test_tail_that_is_refused(gateway: Script, capsys: Captured) -> None:
+def test_a_refused_tail(gateway: Script, capsys: Captured) -> None:
     gateway.answers["GET /v1/events"] = problem(503, "The store failed.")
     assert main(["tail"]) == 1
     assert capsys.readouterr() == ("", "holdfast: The store failed.\n")

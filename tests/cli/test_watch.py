@@ -1,4 +1,4 @@
-"""The same view again and again."""
+"""--watch: the same view again and again."""
 
 import json
 import signal
@@ -12,7 +12,6 @@ from tests.cli.scripted import Script, circuit, documents, problem, status
 from tests.cli.terminal import on_terminal
 
 Captured = pytest.CaptureFixture[str]
-
 LIST = f"GET /v1/circuits?limit={PAGE}"
 
 
@@ -29,7 +28,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("circuits a", "GET /v1/circuits/a", circuit(), "hooks.example.com:443 is enabled"),
     ],
 )
-def test_blocks_until_the_gateway_is_gone(
+def test_without_a_terminal_watch_prints_blocks_until_an_error(
     gateway: Script, capsys: Captured, at_once: None, command: str, path: str, document: dict[str, object], first: str
 ) -> None:
     gateway.answers[path] = [*documents(document, document), *problem(503, "The store failed.")]
@@ -42,13 +41,13 @@ def test_blocks_until_the_gateway_is_gone(
     assert captured.err == "holdfast: The store failed.\n"
 
 
-def test_as_json_it_is_a_line_each(gateway: Script, capsys: Captured, at_once: None) -> None:
+def test_watch_as_json_prints_a_line_each_time(gateway: Script, capsys: Captured, at_once: None) -> None:
     gateway.answers["GET /v1/status"] = [*documents(status(), status()), *problem(503, "The store failed.")]
     assert main(["status", "--watch", "--json"]) == 1
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [status(), status()]
 
 
-def test_on_a_terminal_it_is_drawn_in_place_until_control_c(gateway: Script) -> None:
+def test_on_a_terminal_watch_redraws_in_place_until_ctrl_c(gateway: Script) -> None:
     page = {"circuits": [circuit(host=f"h{number}:443") for number in range(40)], "next": None}
     gateway.answers[LIST] = documents(page)
     with on_terminal("circuits", "--watch") as terminal:
@@ -60,7 +59,7 @@ def test_on_a_terminal_it_is_drawn_in_place_until_control_c(gateway: Script) -> 
     assert b"h20:443" not in terminal.shown
 
 
-def test_fitted() -> None:
+def test_watch_fits_the_screen() -> None:
     assert fitted(["a", "b"], 2) == ["a", "b"]
     assert fitted(["a", "b", "c"], 2) == ["a", "... the rest does not fit here"]
     assert fitted(["a", "b"], 0) == ["a", "... the rest does not fit here"]

@@ -41,12 +41,12 @@ def started(monkeypatch: pytest.MonkeyPatch, roles: list[Role]) -> list[Config]:
     return configs
 
 
-def test_run_starts_the_gateway_and_passes_its_status_on(started: list[Config], tmp_path: Path) -> None:
+def test_run_returns_the_exit_status_of_the_gateway(started: list[Config], tmp_path: Path) -> None:
     assert main(["run"]) == 3
     assert started[0].store.path == tmp_path
 
 
-def test_flags_are_over_environment_over_file(
+def test_flags_override_the_environment_and_that_the_file(
     started: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "holdfast.toml"
@@ -62,7 +62,7 @@ def test_flags_are_over_environment_over_file(
     assert (got.retry.base, got.routes["billing"].url) == (1000, "https://a.example/in?a=b")
 
 
-def test_run_tells_every_fault_and_starts_nothing(started: list[Config], capsys: Captured) -> None:
+def test_run_prints_every_fault_and_starts_nothing(started: list[Config], capsys: Captured) -> None:
     assert main(["run", "--set", "log.fromat=text", "--ingest", "x", "--set", "retry.base=soon"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == 'holdfast: log.fromat: there is no such key; did you mean "log.format"?'
@@ -71,7 +71,7 @@ def test_run_tells_every_fault_and_starts_nothing(started: list[Config], capsys:
 
 
 @pytest.mark.usefixtures("started")
-def test_a_replica_has_the_role_that_it_is_given(roles: list[Role], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role(roles: list[Role], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
     for words in ([], ["--role", "all"], ["--role", "ingest"], ["--role", "deliver"]):
         assert main(["run", *words]) == 3
@@ -86,7 +86,7 @@ def test_a_role_needs_a_database(started: list[Config], capsys: Captured) -> Non
     assert started == []
 
 
-def test_check_without_any_config(capsys: Captured, tmp_path: Path) -> None:
+def test_check_without_a_config(capsys: Captured, tmp_path: Path) -> None:
     assert main(["check"]) == 0
     assert capsys.readouterr().out == (
         f"""\
@@ -99,7 +99,9 @@ control  {tmp_path}/control.sock
     )
 
 
-def test_check_says_where_it_came_from(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_prints_the_sources_of_the_config(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[store]\npath = "/s"\n[routes.billing]\nurl = "https://a.example/"\n')
     monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
@@ -122,7 +124,7 @@ def test_check_says_where_it_came_from(capsys: Captured, tmp_path: Path, monkeyp
     }
 
 
-def test_check_warns_of_names_that_are_denied(holdfast: Run, tmp_path: Path) -> None:
+def test_check_warns_of_denied_names(holdfast: Run, tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[egress]\ndeny = ["10.0.0.0/8", "api.example", "*.b.example", "1.1.1.1"]\n')
     result = holdfast("check", str(config), "--json")
@@ -132,7 +134,7 @@ def test_check_warns_of_names_that_are_denied(holdfast: Run, tmp_path: Path) -> 
     assert line.endswith("name the networks")
 
 
-def test_check_tells_every_fault(holdfast: Run, tmp_path: Path) -> None:
+def test_check_prints_every_fault(holdfast: Run, tmp_path: Path) -> None:
     config = tmp_path / "bad.toml"
     config.write_text('[listen]\ningest = "x"\n[retry]\nbase = 1\n')
     result = holdfast("check", str(config))
@@ -145,20 +147,20 @@ def test_check_tells_every_fault(holdfast: Run, tmp_path: Path) -> None:
     assert [fault["key"] for fault in document["faults"]] == ["listen.ingest", "retry.base"]
 
 
-def test_check_of_a_file_that_is_not_there(holdfast: Run) -> None:
+def test_check_of_a_missing_file(holdfast: Run) -> None:
     result = holdfast("check", "/does/not/exist.toml")
     assert result.returncode == 2
     assert result.stderr == "holdfast: /does/not/exist.toml: can't be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_config_without_an_end_is_a_fault(holdfast: Run, command: str) -> None:
+def test_an_endless_config_file_is_a_fault(holdfast: Run, command: str) -> None:
     result = holdfast(command, "--config", "/dev/zero")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "holdfast: /dev/zero: can't be read: it is larger than 1 MiB\n"
 
 
-def test_check_shows_where_the_database_is_and_nothing_secret(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_shows_the_database_without_its_password(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", URL)
     for words in ([], ["--json"]):
         done = holdfast("check", *words)

@@ -35,7 +35,7 @@ def shown(url: str) -> str:
     return "postgresql://" + url.partition("@")[2]
 
 
-def test_all_of_it_goes_and_the_second_time_nothing(holdfast: Run, store: Populated, database: str) -> None:
+def test_all_messages_move_and_a_second_run_moves_none(holdfast: Run, store: Populated, database: str) -> None:
     first, second = holdfast("handoff", "--to", database), holdfast("handoff", "--to", database)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout == f"15 messages moved to {shown(database)}, 2 of them dead; 0 left here\n"
@@ -55,7 +55,7 @@ def test_the_config_may_name_the_database(
     assert json.loads(done.stdout) == {"moved": 15, "dead": 2, "already_there": 0, "duplicates": 0, "left": 0}
 
 
-def test_what_can_not_be_read_stays_and_is_told(holdfast: Run, store: Populated, database: str) -> None:
+def test_an_unreadable_message_stays_and_is_reported(holdfast: Run, store: Populated, database: str) -> None:
     put(store, Table.MESSAGES, store["waiting"], b"\xc1")
     done = holdfast("handoff", "--to", database)
     assert done.returncode == 1
@@ -74,7 +74,7 @@ def test_what_can_not_be_read_stays_and_is_told(holdfast: Run, store: Populated,
     ],
     ids=["another scheme", "nothing", "an unknown option", "nobody there"],
 )
-def test_where_it_can_not_go_nothing_leaves(
+def test_with_an_unusable_database_nothing_moves(
     holdfast: Run, store: Populated, to: str | None, status: int, said: str
 ) -> None:
     port = str(refusing_port())
@@ -86,14 +86,14 @@ def test_where_it_can_not_go_nothing_leaves(
     assert holdfast("export", "-").stdout.count('"kind": "message"') == 15
 
 
-def test_a_wrong_password_is_told_without_it(holdfast: Run, store: Populated, database: str) -> None:
+def test_a_wrong_password_is_not_printed(holdfast: Run, store: Populated, database: str) -> None:
     done = holdfast("handoff", "--to", database.replace(PASSWORD, "wr0ng"))
     assert done.returncode == 3
     assert "password authentication failed" in done.stderr
     assert "wr0ng" not in done.stdout + done.stderr
 
 
-def test_a_gateway_keeps_its_store(holdfast: Run, tmp_path: Path, database: str) -> None:
+def test_the_store_of_a_running_gateway_is_not_touched(holdfast: Run, tmp_path: Path, database: str) -> None:
     with running(tmp_path / "store") as gateway:
         done = holdfast("handoff", "--to", database, env={"HOLDFAST_STORE__PATH": str(tmp_path / "store")})
         assert done.returncode == 3
@@ -140,7 +140,7 @@ def start(url: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_killed_again_and_again_each_message_is_there_once(
+def test_after_repeated_kills_each_message_is_there_once(
     holdfast: Run, crowded: list[Message], database: str, measured: Callable[[str], None]
 ) -> None:
     killed = 0
@@ -161,7 +161,9 @@ def test_killed_again_and_again_each_message_is_there_once(
     measured(f"handoff: of {MANY} messages {told['already_there']} were given twice after the last of {KILLS} kills")
 
 
-def test_ctrl_c_ends_it_with_a_word_and_the_next_goes_on(holdfast: Run, crowded: list[Message], database: str) -> None:
+def test_ctrl_c_prints_the_progress_and_the_next_run_goes_on(
+    holdfast: Run, crowded: list[Message], database: str
+) -> None:
     with start(database) as process:
         until(lambda: count_in(database))
         process.send_signal(signal.SIGINT)
@@ -174,7 +176,7 @@ def test_ctrl_c_ends_it_with_a_word_and_the_next_goes_on(holdfast: Run, crowded:
     assert ids_in(database) == sorted(message.id for message in crowded)
 
 
-def test_a_database_that_goes_away_in_the_middle_leaves_the_rest_here(
+def test_when_the_database_is_lost_the_rest_stays(
     holdfast: Run, crowded: list[Message], own_postgres: OwnServer
 ) -> None:
     database = own_postgres.fresh_database()

@@ -19,7 +19,7 @@ def url(database: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("url")
-def test_it_says_what_it_did(holdfast: Run) -> None:
+def test_it_prints_both_versions(holdfast: Run) -> None:
     first, second, third = holdfast("migrate"), holdfast("migrate"), holdfast("migrate", "--json")
     assert [done.returncode for done in (first, second, third)] == [0, 0, 0]
     assert first.stdout.endswith(f": version 0 before, {VERSION} now\n")
@@ -29,7 +29,7 @@ def test_it_says_what_it_did(holdfast: Run) -> None:
     assert PASSWORD not in first.stdout + second.stdout
 
 
-def test_a_newer_version_s_tables_are_exit_status_3(holdfast: Run, url: str) -> None:
+def test_tables_of_a_newer_version_exit_3(holdfast: Run, url: str) -> None:
     holdfast("migrate")
     with psycopg.connect(url) as connection:
         connection.execute(f"INSERT INTO {SCHEMA}.versions VALUES (99, 99)".encode())
@@ -39,7 +39,7 @@ def test_a_newer_version_s_tables_are_exit_status_3(holdfast: Run, url: str) -> 
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_database_that_can_not_be_reached_is_exit_status_1(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_database_exits_1(holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", f"postgresql://u:hunter2@127.0.0.1:{refusing_port()}/hooks")
     done = holdfast("migrate")
     assert done.returncode == 1
@@ -48,9 +48,7 @@ def test_a_database_that_can_not_be_reached_is_exit_status_1(holdfast: Run, monk
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_one_that_refuses_the_password_is_exit_status_3(
-    holdfast: Run, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_password_exits_3(holdfast: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if PASSWORD not in url:
         pytest.skip("HOLDFAST_TEST_POSTGRES names a server that lets in whom it likes")
     monkeypatch.setenv("HOLDFAST_STORE__URL", url.replace(PASSWORD, "hunter2"))
@@ -66,7 +64,7 @@ def test_it_needs_a_database(holdfast: Run) -> None:
     assert done.stderr == "holdfast: migrate needs store.url; holdfast run migrates an embedded store\n"
 
 
-def test_it_needs_no_secrets_but_the_url(holdfast: Run, url: str, tmp_path: Path) -> None:
+def test_it_reads_no_secret_but_the_url(holdfast: Run, url: str, tmp_path: Path) -> None:
     """So that a job of its own can do it, which has none."""
     config = tmp_path / "holdfast.toml"
     config.write_text('[ingest]\ntoken_file = "/not/there"\n')
@@ -75,7 +73,7 @@ def test_it_needs_no_secrets_but_the_url(holdfast: Run, url: str, tmp_path: Path
 
 @pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("command", ["run", "check", "migrate"])
-def test_without_the_extra_there_is_one_clear_line(
+def test_without_the_driver_one_line_says_so(
     holdfast: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
     hidden = tmp_path / "hidden"
@@ -90,7 +88,7 @@ def test_without_the_extra_there_is_one_clear_line(
 
 
 @pytest.mark.parametrize("command", ["run", "check", "migrate"])
-def test_an_option_that_is_none_is_a_fault_of_the_config(
+def test_an_unknown_option_of_the_url_is_a_fault_of_the_config(
     holdfast: Run, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("HOLDFAST_STORE__URL", "postgresql://u:hunter2@db/hooks?sslmod=hunter2")
