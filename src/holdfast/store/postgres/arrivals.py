@@ -1,8 +1,7 @@
-"""Messages that have arrived and are not in their lanes' queues yet: how their owner hears of them, and finds them.
+"""Messages that have arrived and are not in their lanes' queues yet.
 
-A notification names the messages themselves, so that the owner reads just those, in the order of their commits. One
-that got lost is made up for by looking at all that has arrived in a replica's shards, which is no more than it has in
-memory, and what it does not know of.
+A notification names the messages themselves, so that the owner reads just those, in the order of their commits. If one
+gets lost, the next beat compares all that has arrived in the owner's shards with what it has in memory.
 """
 
 from base64 import b64decode, b64encode
@@ -25,15 +24,16 @@ from holdfast.store.validation import check_message
 
 ID = 16
 ARRIVED = "arrived "
-"""What a notification that names messages begins with."""
+"""The first word of a notification that names messages."""
 NAMED_AT_ONCE = 300
 """Messages in one notification, which has at most 8,000 bytes; each takes 21 or 22."""
 SHELVED_AT_ONCE = 1_000
 CLOCKS_DIFFER = 5_000
-"""Milliseconds. What is older by more comes from another store, or was replayed, and has its age from there."""
+"""Milliseconds. A message that is older by more was moved from another store or replayed, and keeps its age."""
 
 NOTIFY = "convert_to(pg_notify(channel, payload)::text, 'UTF8')"
-"""An empty value, as bytes."""
+"""Notifies, and is an empty value, as bytes."""
+# Sends notifications by themselves. Each is a commit that wakes every session that listens.
 SEND = Statement(f"""SELECT {NOTIFY} FROM unnest(%(channels)s::text[], %(payloads)s::text[])
     AS v(channel, payload)""")
 _ARRIVED = Statement(f"""SELECT id, {rows.PLACE}, record, body FROM messages
@@ -41,16 +41,17 @@ _ARRIVED = Statement(f"""SELECT id, {rows.PLACE}, record, body FROM messages
     UNION ALL SELECT NULL, 0, 0, 0, 0, 0, false, string_agg(id, '' ORDER BY arrival), NULL FROM messages
     WHERE standing = {ACTIVE} AND shard = ANY(
         ARRAY(SELECT shard FROM messages WHERE id = ANY(%(ids)s::bytea[])) || %(shards)s::smallint[])""")
-"""Some messages, and at last the ids of all that has arrived in their shards and others, in one value: it may be much
-more.
+"""Messages by primary key. The last row has the ids of all messages that have arrived in their shards and in `shards`,
+in one value, by the index on (shard, arrival): these may be many more.
 """
+# By the same index.
 _FOUND = f"""SELECT id FROM messages WHERE shard = ANY(%s::smallint[]) AND standing = {ACTIVE}
     ORDER BY shard, arrival LIMIT %s"""
 _SHELVE = f"""UPDATE messages m SET standing = CASE WHEN due > 0 THEN {RETRY} ELSE {WAITING} END{{also}}
     WHERE {{chosen}} AND standing = {ACTIVE} RETURNING m.id, m.lane, m.due, m.born, m.arrival, (
         SELECT int8send(q.arrival) || int8send(q.born) || q.id FROM messages q
         WHERE q.lane = m.lane AND q.standing = {WAITING} ORDER BY q.born DESC, q.id DESC LIMIT 1), m.record"""
-"""With the last of the queue that each goes to."""
+"""Moves arrived messages to their queues. Each row has the last message of the queue before, by the queue's index."""
 _SHELVE_THESE = _SHELVE.format(
     also=", born = coalesce(v.born, m.born) FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, born)",
     chosen="m.id = v.id",
@@ -60,10 +61,12 @@ _SHELVE_SOME = _SHELVE.format(
     chosen=f"""id = ANY(ARRAY(SELECT id FROM messages WHERE shard = ANY(%s::smallint[]) AND standing = {ACTIVE}
         ORDER BY shard, arrival LIMIT %s))""",
 )
+_SET_BORN = """UPDATE messages m SET born = v.born FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, born)
+    WHERE m.id = v.id"""
 
 
 class Arrived(NamedTuple):
-    """Messages that their owner is told of, and those whose records can't be read, with what is wrong."""
+    """Messages for their owner, and those whose records can't be read, with the fault."""
 
     entries: list[Entry]
     broken: list[tuple[MessageId, str]]
@@ -79,16 +82,14 @@ class ShelveArrived(Operation):
 
 
 def notifications(ids: Sequence[MessageId], shards: Sequence[int], terms: Terms) -> tuple[list[str], list[str]]:
-    """Channels and payloads that tell the owners of shards of new messages there. What this replica owns it is told by
-    hand.
-    """
-    told: dict[int, list[MessageId]] = {}
+    """Channels and payloads that name new messages to the other replicas that own their shards."""
+    by_owner: dict[int, list[MessageId]] = {}
     for id, shard in zip(ids, shards, strict=True):
         owner = terms.owners.get(shard)
         if owner is not None and owner != terms.number:
-            told.setdefault(owner, []).append(id)
+            by_owner.setdefault(owner, []).append(id)
     channels, payloads = [], []
-    for owner, named in told.items():
+    for owner, named in by_owner.items():
         for start in range(0, len(named), NAMED_AT_ONCE):
             channels.append(CHANNEL.format(owner))
             payloads.append(ARRIVED + b64encode(b"".join(named[start : start + NAMED_AT_ONCE])).decode())
@@ -96,14 +97,14 @@ def notifications(ids: Sequence[MessageId], shards: Sequence[int], terms: Terms)
 
 
 def notify(connection: Connection, ids: Sequence[MessageId], shards: Sequence[int], terms: Terms) -> None:
-    """Tell the owners once this is committed."""
+    """Notifies the owners at the commit."""
     channels, payloads = notifications(ids, shards, terms)
     if channels:
         connection.execute(SEND.text, {"channels": channels, "payloads": payloads})
 
 
 def named(payload: str) -> list[MessageId]:
-    """The messages that a notification names; none if it is about something else."""
+    """The messages that a notification names; none if it is of another kind."""
     try:
         ids = b64decode(payload.removeprefix(ARRIVED)) if payload.startswith(ARRIVED) else b""
     except ValueError:
@@ -112,7 +113,7 @@ def named(payload: str) -> list[MessageId]:
 
 
 def parted(ids: bytes | None) -> list[MessageId]:
-    """Of ids in one value; of none there is no value."""
+    """Splits ids that are in one value."""
     return [ids[start : start + ID] for start in range(0, len(ids) - ID + 1, ID)] if ids else []
 
 
@@ -124,9 +125,9 @@ async def read(
     *,
     within: float,
 ) -> Arrived:
-    """Those of some messages that have arrived and are in no queue, whole, in the order of their commits; and with
-    them all that arrived in their shards and is not known: nothing overtakes a message whose notification got lost.
-    What this replica accepted itself, its `own`, only takes its turn among them.
+    """Reads messages that have arrived, in the order of their commits. It adds all that arrived in their shards and is
+    not known, so that nothing overtakes a message whose notification got lost. `own` are messages that this replica
+    accepted itself. They are not read, and take their turn among the others.
     """
     shards = list({shard_of(entry.message.host) for entry in own.values()})
     *named, there = await client.execute(_ARRIVED, {"ids": ids, "shards": shards}, within=within)
@@ -156,14 +157,14 @@ def _decode(row: Sequence[Any], arrived: Arrived) -> None:
 
 
 def unknown(connection: Connection, shards: Iterable[int], known: Container[MessageId], limit: int) -> list[MessageId]:
-    """Messages that have arrived in some shards and are not among those known. `limit` is how many may be known."""
+    """Messages that have arrived in some shards and are not known. `limit` bounds how many are looked at."""
     found = connection.execute(_FOUND, (list(shards), limit)).fetchall()
     connection.commit()
     return [id for (id,) in found if id not in known]
 
 
 def ask_shelved(connection: Connection, ids: Sequence[MessageId], younger: Mapping[MessageId, int]) -> Cursor:
-    """Put messages that have arrived into the queues. The answer is for `keep_order`."""
+    """Moves messages that have arrived to their queues. The cursor is for `keep_order`."""
     return connection.execute(_SHELVE_THESE, (ids, [younger.get(id) for id in ids]))
 
 
@@ -181,7 +182,7 @@ def shelve(connection: Connection, operation: ShelveArrived, terms: Terms) -> in
 
 
 def keep_order(connection: Connection, shelved: Iterable[tuple[Any, ...]]) -> None:
-    """Queues go by age, and replicas' clocks differ a little: what was accepted after another one is made younger."""
+    """Makes each message younger than the one accepted before it: queues go by age, and replicas' clocks differ."""
     last: dict[str, bytes] = {}
     younger: dict[MessageId, int] = {}
     for id, lane, due, born, arrival, tail, _ in sorted(shelved, key=lambda row: int(row[4])):
@@ -195,8 +196,4 @@ def keep_order(connection: Connection, shelved: Iterable[tuple[Any, ...]]) -> No
             born = younger[id] = ahead + 1
         last[lane] = born.to_bytes(8, "big") + id
     if younger:
-        connection.execute(
-            """UPDATE messages m SET born = v.born FROM unnest(%s::bytea[], %s::bigint[]) AS v(id, born)
-            WHERE m.id = v.id""",
-            (list(younger), list(younger.values())),
-        )
+        connection.execute(_SET_BORN, (list(younger), list(younger.values())))

@@ -1,10 +1,10 @@
-"""What changes many messages at once, in bounded steps: expiry, replay, forgetting lanes, retention.
+"""Operations that change many messages, in bounded steps: expiry, replay, drops, forgetting lanes, retention.
 
-Each costs by what it removes or moves. Messages are locked first and in the order of their ids, then their lanes; what
-was chosen before it was locked is taken as it is found then.
+The cost of each depends on how much it removes or moves. Messages are locked first, in the order of their ids, then
+their lanes. They are chosen without a lock, and judged again once they are locked.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.circuit import CircuitState
@@ -51,9 +51,12 @@ ENABLED = STATE_NUMBERS[CircuitState.ENABLED]
 
 _MESSAGES = f"""SELECT m.id, m.lane, m.size, m.record, l.host, coalesce(l.state, 0), {rows.PLACE}
     FROM messages m LEFT JOIN lanes l ON l.lane = m.lane WHERE"""
+# The next three lock the messages that they find. This one goes by primary key.
 _CHOSEN = f"{_MESSAGES} m.id = ANY(%s::bytea[]) ORDER BY m.id FOR UPDATE OF m"
+# By the index on (lane, born, id) of the standing.
 _OLDEST = f"""{_MESSAGES} m.lane = %s AND m.standing = {{standing}} AND m.born < %s
     AND (m.born, m.id) > (%s, %s) ORDER BY m.born, m.id LIMIT %s FOR UPDATE OF m"""
+# By the index on (due, id) of the dead. What another replica is removing is skipped.
 _LONG_DEAD = f"""{_MESSAGES} m.standing = {DEAD} AND m.due < %s ORDER BY m.due, m.id LIMIT %s
     FOR UPDATE OF m SKIP LOCKED"""
 _MOVE = f"""UPDATE messages m SET standing = v.standing, born = v.born, due = v.due, retry = v.retry, held = v.held,
@@ -61,11 +64,28 @@ _MOVE = f"""UPDATE messages m SET standing = v.standing, born = v.born, due = v.
     FROM (SELECT *, CASE standing WHEN {ACTIVE} THEN nextval('arrivals') END AS arrival FROM unnest(%s::bytea[],
             %s::smallint[], %s::bigint[], %s::bigint[], %s::smallint[], %s::boolean[], %s::smallint[])
         AS u(id, standing, born, due, retry, held, shard)) AS v WHERE m.id = v.id"""
-"""Arrivals are counted in the order of the list, whatever order the rows are found in."""
+"""Moves messages by primary key. `arrival` counts in the order of the list, whatever order the rows are found in."""
+_DELETE_MESSAGES = "DELETE FROM messages WHERE id = ANY(%s::bytea[])"
+_DELETE_ATTEMPTS = "DELETE FROM attempts WHERE id = ANY(%s::bytea[])"
+_DELETE_KEYS = "DELETE FROM keys WHERE digest = ANY(%s::bytea[])"
+# Keeps shards without an owner as they are until the commit.
+_LOCK_FREE_SHARDS = "SELECT shard FROM shards WHERE owner IS NULL AND shard = ANY(%s::smallint[]) FOR SHARE"
+_LOCK_LANE = "SELECT host, state FROM lanes WHERE lane = %s FOR UPDATE"
+_LOCK_COUNTERS = """SELECT writer, first, retry, dead, bytes FROM counters WHERE host = %s AND lane = %s ORDER BY writer
+    FOR UPDATE SKIP LOCKED"""
+_DELETE_COUNTERS = "DELETE FROM counters WHERE host = %s AND lane = %s AND writer = ANY(%s)"
+_SHARDS_TO_REVIEW = "SELECT shard FROM shards WHERE owner = %s AND reviewed_by IS DISTINCT FROM %s"
+_LANES_TO_REVIEW = "SELECT lane, host FROM lanes WHERE lane > %s AND shard = ANY(%s::smallint[]) ORDER BY lane LIMIT %s"
+_SHARDS_REVIEWED = "UPDATE shards SET reviewed_by = %s WHERE shard = ANY(%s::smallint[])"
+# By the indexes on (used) and (at, id).
+_PURGE_KEYS = """DELETE FROM keys WHERE digest = ANY(ARRAY(
+    SELECT digest FROM keys WHERE used < %s ORDER BY used LIMIT %s FOR UPDATE SKIP LOCKED))"""
+_PURGE_DELIVERED = """DELETE FROM delivered WHERE id = ANY(ARRAY(
+    SELECT id FROM delivered WHERE at < %s ORDER BY at, id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id"""
 
 
 class _Row(NamedTuple):
-    """A message that is locked. `host` is the one that it was counted for: by its record, or else its lane's row."""
+    """A locked message. `host` is the one that it is counted for: of its record, or else of its lane's row."""
 
     id: MessageId
     lane: str
@@ -95,14 +115,13 @@ def _locked(connection: Connection, ids: Sequence[MessageId]) -> list[_Row]:
 
 
 def _in_reach(connection: Connection, found: Sequence[_Row], terms: Terms) -> list[_Row]:
-    """Those that no other replica has in memory: of this one's shards, and of shards without an owner, which have none
-    until this is committed.
+    """The messages that no other replica has in memory: in this replica's shards, and in shards without an owner, which
+    get none before the commit.
     """
     others = {shard_of(row.host) for row in found} - terms.owned
     free: set[int] = set()
     if others:
-        query = "SELECT shard FROM shards WHERE owner IS NULL AND shard = ANY(%s::smallint[]) FOR SHARE"
-        free = {shard for (shard,) in connection.execute(query, (sorted(others),))}
+        free = {shard for (shard,) in connection.execute(_LOCK_FREE_SHARDS, (sorted(others),))}
     return [row for row in found if shard_of(row.host) in terms.owned | free]
 
 
@@ -123,7 +142,7 @@ def _move(
     terms: Terms,
     reason: DeadReason | None = None,
 ) -> None:
-    """Messages that are locked get other places. One that gets active arrives once more, and its owner is told."""
+    """Locked messages get other places. One that becomes active arrives once more, and its owner is notified."""
     if not found:
         return
     counts = Counts()
@@ -160,7 +179,7 @@ def replay_dead(connection: Connection, operation: ReplayDead, terms: Terms) -> 
 
 
 def _replay(connection: Connection, letters: Sequence[_Row], now: int, terms: Terms) -> None:
-    """What begins a new life goes to its owner first, as a new message does."""
+    """Dead messages start again: they go to their owners, as new messages do."""
     active = [replayed_place(row.place, now)._replace(standing=Standing.ACTIVE) for row in letters]
     _move(connection, letters, active, terms)
 
@@ -173,7 +192,7 @@ def drop_dead(connection: Connection, operation: DropDead, terms: Terms) -> Bulk
 
 
 def drop_messages(connection: Connection, operation: DropMessages, terms: Terms) -> BulkResult | Fenced:
-    """What others have in memory they drop themselves."""
+    """Skips messages that another replica has in memory: it drops them itself."""
     select = operation.select
     chosen, after = queries.undelivered(connection, select, operation.limit, operation.skip)
     found = [row for row in _locked(connection, chosen) if select.state in (None, row.state)]
@@ -187,7 +206,7 @@ def drop_messages(connection: Connection, operation: DropMessages, terms: Terms)
 
 
 def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None:
-    """Remove messages that are locked, with all that is known of them."""
+    """Removes locked messages with their attempts."""
     if not doomed:
         return
     counts = Counts()
@@ -195,25 +214,24 @@ def _erase(connection: Connection, doomed: Sequence[_Row], terms: Terms) -> None
         counts.leave(row.host, row.lane, _counts_as(row.place), row.size)
     ids = [row.id for row in doomed]
     with connection.pipeline():
-        connection.execute("DELETE FROM messages WHERE id = ANY(%s::bytea[])", (ids,))
-        connection.execute("DELETE FROM attempts WHERE id = ANY(%s::bytea[])", (ids,))
+        connection.execute(_DELETE_MESSAGES, (ids,))
+        connection.execute(_DELETE_ATTEMPTS, (ids,))
         counts.write(connection, terms.writer)
 
 
 def hand_over(connection: Connection, operation: HandOver, terms: Terms) -> int:
-    """What was tried or replayed meanwhile stays."""
+    """A message that was tried or replayed since it was read stays."""
     read_at = {id: (place.attempts, place.standing is Standing.DEAD) for (id, *_), place in operation.entries}
     found = _locked(connection, list(read_at))
     handed = [row for row in found if (row.place.attempts, row.is_dead) == read_at[row.id]]
     _erase(connection, handed, terms)
-    digests = [handoff_digest(row.id) for row in handed]
-    connection.execute("DELETE FROM keys WHERE digest = ANY(%s::bytea[])", (digests,))
+    connection.execute(_DELETE_KEYS, ([handoff_digest(row.id) for row in handed],))
     lanes.review(connection, {row.lane: row.host for row in handed}, terms)
     return len(handed)
 
 
 def retry_now(connection: Connection, operation: RetryNow, terms: Terms) -> Retried | Fenced:
-    """A message whose turn only its lane decides is due already; one that waits for a time no longer does."""
+    """A message in its lane's queue is due already. One that waits for a time is made due now."""
     found = [row for row in _locked(connection, [operation.id]) if row.is_readable]
     if not found:
         known = connection.execute("SELECT 1 FROM delivered WHERE id = %s", (operation.id,)).fetchone()
@@ -231,10 +249,9 @@ def retry_now(connection: Connection, operation: RetryNow, terms: Terms) -> Retr
 
 
 def forget(connection: Connection, operation: Forget, terms: Terms) -> bool:
-    """A message that arrives meanwhile brings its lane back."""
+    """A message that arrives meanwhile creates its lane again."""
     lane = operation.lane
-    found = connection.execute("SELECT host, state FROM lanes WHERE lane = %s FOR UPDATE", (lane,)).fetchone()
-    host, state = found or (lane, None)
+    host, state = connection.execute(_LOCK_LANE, (lane,)).fetchone() or (lane, None)
     if state != ENABLED or not terms.owns(host) or of_lanes(connection, [(host, lane)]).get(lane, Sums()).waiting:
         return False
     connection.execute("DELETE FROM lanes WHERE lane = %s", (lane,))
@@ -243,65 +260,41 @@ def forget(connection: Connection, operation: Forget, terms: Terms) -> bool:
 
 
 def _forget_counts(connection: Connection, host: str, lane: str) -> None:
-    """Rows that come to nothing together can leave together, whatever their writers count meanwhile."""
-    counted = connection.execute(
-        """SELECT writer, first, retry, dead, bytes FROM counters WHERE host = %s AND lane = %s ORDER BY writer
-        FOR UPDATE SKIP LOCKED""",
-        (host, lane),
-    ).fetchall()
+    """Rows whose sum is zero can be removed together, whatever their writers count meanwhile."""
+    counted = connection.execute(_LOCK_COUNTERS, (host, lane)).fetchall()
     if not any(sum(column) for column in zip(*(sums for _, *sums in counted), strict=True)):
-        connection.execute(
-            "DELETE FROM counters WHERE host = %s AND lane = %s AND writer = ANY(%s)",
-            (host, lane, [writer for writer, *_ in counted]),
-        )
+        connection.execute(_DELETE_COUNTERS, (host, lane, [writer for writer, *_ in counted]))
 
 
 def review_lanes(connection: Connection, operation: ReviewLanes, terms: Terms) -> bytes | None:
-    """Lanes of this replica's shards. Each shard remembers the numbers that its lanes were last reviewed by."""
+    """Reviews the lanes of this replica's shards. Each shard stores the rules that its lanes were last reviewed by."""
     numbers = records.pack([terms.rules.retry.expire_after, terms.rules.circuit.forget_after])
-    found = connection.execute(
-        "SELECT shard FROM shards WHERE owner = %s AND reviewed_by IS DISTINCT FROM %s", (terms.number, numbers)
-    )
-    shards: list[int] = [shard for (shard,) in found]
+    shards: list[int] = [shard for (shard,) in connection.execute(_SHARDS_TO_REVIEW, (terms.number, numbers))]
     if not shards:
         return None
-    page: dict[str, str] = dict(
-        connection.execute(
-            "SELECT lane, host FROM lanes WHERE lane > %s AND shard = ANY(%s::smallint[]) ORDER BY lane LIMIT %s",
-            ((operation.after or b"").decode(), shards, operation.limit),
-        ).fetchall()
-    )
+    after = (operation.after or b"").decode()
+    page: dict[str, str] = dict(connection.execute(_LANES_TO_REVIEW, (after, shards, operation.limit)).fetchall())
     lanes.review(connection, page, terms)
     if len(page) == operation.limit:
         return max(page).encode()
-    connection.execute("UPDATE shards SET reviewed_by = %s WHERE shard = ANY(%s::smallint[])", (numbers, shards))
+    connection.execute(_SHARDS_REVIEWED, (numbers, shards))
     return None
 
 
 def purge(connection: Connection, operation: Purge, terms: Terms) -> int:
-    """What another replica is just removing is its to count."""
+    """Skips and does not count what another replica is removing."""
     removed = _purge_delivered(connection, operation.delivered_before, operation.limit)
     found = connection.execute(_LONG_DEAD, (operation.dead_before, operation.limit - removed))
     letters = sorted(_row(*row) for row in found)
     _erase(connection, letters, terms)
     removed += len(letters)
-    keys = connection.execute(
-        """DELETE FROM keys WHERE digest = ANY(ARRAY(
-            SELECT digest FROM keys WHERE used < %s ORDER BY used LIMIT %s FOR UPDATE SKIP LOCKED))""",
-        (operation.keys_before, operation.limit - removed),
-    )
-    return removed + keys.rowcount
+    return removed + connection.execute(_PURGE_KEYS, (operation.keys_before, operation.limit - removed)).rowcount
 
 
 def _purge_delivered(connection: Connection, before: int, limit: int) -> int:
-    gone: Iterable[tuple[MessageId]] = connection.execute(
-        """DELETE FROM delivered WHERE id = ANY(ARRAY(
-            SELECT id FROM delivered WHERE at < %s ORDER BY at, id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id""",
-        (before, limit),
-    )
-    ids = [id for (id,) in gone]
+    ids: list[MessageId] = [id for (id,) in connection.execute(_PURGE_DELIVERED, (before, limit))]
     if ids:
-        connection.execute("DELETE FROM attempts WHERE id = ANY(%s::bytea[])", (ids,))
+        connection.execute(_DELETE_ATTEMPTS, (ids,))
     return len(ids)
 
 
@@ -309,9 +302,9 @@ ANYONES: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
     ReplayDead: replay_dead,
     DropDead: drop_dead,
     Purge: purge,
-    EvictLanes: lambda connection, operation, terms: Evicted([], None),  # They take no part of `store.max_size` here.
+    EvictLanes: lambda connection, operation, terms: Evicted([], None),  # Here they do not count for `store.max_size`.
 }
-"""What any replica may do: nobody has it in memory."""
+"""Operations for any replica: nobody has these messages in memory."""
 OWNERS: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
     Expire: expire,
     DropMessages: drop_messages,

@@ -1,23 +1,23 @@
-"""Members of the fleet, their leases, the fence that every write of delivery passes, and the owners of shards.
+"""Statements on the fleet: members, leases, the fence that every write of delivery passes, owners of shards, time.
 
     table     holds
     -----     -----
     members   each replica under a random number, with its lease
-    fences    a row for each member: how many transactions of its delivery were committed
-    shards    the owner of each shard, and how often it has changed
+    fences    how many transactions of delivery each member has committed
+    shards    the owner of each shard, and its epoch: how often the owner has changed
 
-A replica renews its lease by counting `members.renewals` up from the number that it wrote last, and each write of
-delivery counts `fences.writes` up in the same way. So a replica that was cloned, or whose database was restored from
-a dump, finds a number other than its own and stops. Renewals go up by random steps: a replica that did not hear
-whether one was made knows it by its number, and a clone has another.
+A replica renews its lease by raising `members.renewals` from the number that it wrote last. Each write of delivery
+raises `fences.writes` in the same way. So a replica that was cloned, or whose database was restored from a dump, finds
+a number that is not its own, and stops. Renewals go up by random steps: a replica that got no answer recognizes its own
+renewal by the number, and a clone has another.
 
-Whoever takes over a dead replica's shards removes its fence first: that waits for the dead one's last transaction, and
-no later one passes. So a replica that is taken for dead wrongly harms nothing. Others judge that by its renewals and
-never by a clock: `lease_until` is for whoever joins, and for people.
+To take over a dead replica's shards, others remove its fence first. That waits for its last transaction, and no later
+one passes. So a replica that is declared dead by mistake does no harm. Others judge it by its renewals and never by a
+clock: `lease_until` is for a replica that joins, and for people.
 
 The fleet's time is the database's clock plus a `shift`, which is 0 until that clock jumps. The owner of the first shard
-keeps it: it changes the shift so that time goes on as before. If nobody is there, whoever joins first begins anew: a
-clock ahead of the last time stored is believed, and one behind it goes on from there.
+then changes the shift, so that time goes on as before. If no member is left, the next one to join starts again: it
+accepts a clock ahead of the last stored time, and goes on from that time if the clock is behind it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,21 +39,22 @@ from holdfast.store.postgres.schema import VERSION
 from holdfast.store.postgres.statements import Statement
 
 MEMBER = "SELECT number FROM members WHERE number = {} FOR SHARE"
-"""The number of a replica if it may own shards, which it may until this transaction ends."""
+"""A replica's number, if it is a member. It stays one until this transaction ends."""
 STANDS_STILL = 3
-"""Seconds without a word in the middle of a transaction, after which a replica's sessions are ended."""
+"""Seconds of silence in the middle of a transaction after which a replica's sessions are ended."""
 BEAT_WITHIN = 3.0
 """Seconds in which the database has to answer a beat: two tries fit into a lease."""
 CHANNEL = "holdfast_{:016x}"
-"""Of each replica, by its number: what others notify it by."""
+"""The channel on which a replica is notified, by its number."""
 NOT_JOINED = "this replica has not joined the fleet yet"
 MOVED = "moved"
-"""What a notification says to the new owner of shards."""
+"""The payload for the new owner of shards."""
 _RUN, _CLOCK = "run", "clock"
 
 _TIME = Struct(">qq")
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _LEASE_ENDS = "clock_timestamp() + %s * interval '1 millisecond'"
+# Two rows by primary key, and one for each shard.
 FENCE = """passed AS (
         UPDATE fences SET writes = writes + 1
         WHERE number = %(number)s::bigint AND writes = %(writes)s::bigint RETURNING 1
@@ -63,7 +64,7 @@ FENCE = """passed AS (
     )"""
 PASSED = """SELECT 1 / (SELECT count(*) FROM passed) / (count = cardinality(%(shards)s::smallint[]))::integer
     FROM owned"""
-"""Divides by zero where the fence does not let it through: so it needs no answer before the next statement."""
+"""Divides by zero if the fence refuses. So the next statement need not wait for the answer."""
 RENEW = Statement(f"""WITH renewed AS (
         UPDATE members SET lease_until = clock_timestamp() + %(lease)s::bigint * interval '1 millisecond',
             renewals = %(renewing)s::bigint, delivers = %(delivers)s::bigint > 0
@@ -78,9 +79,31 @@ RENEW = Statement(f"""WITH renewed AS (
     UNION ALL SELECT name::bytea, NULL, NULL, NULL, value FROM meta WHERE name = ANY(%(meta)s::text[])
     UNION ALL SELECT 'shard', shard, owner, epoch, NULL FROM shards
         WHERE (SELECT sum(epoch) FROM shards) <> %(epochs)s::bigint""")
-"""One beat: renews the lease, unless another acts under this number. Finds the members, what is stored of the time, how
-much waits for this replica, and who owns what if that has changed: a shard's epoch counts up with each owner.
+"""One beat: renews the lease, unless another process acts under this number. Reads all members, the stored time, and
+how many messages and requests wait for this replica, by the index on (shard, arrival). Reads the 256 shards only if
+the sum of their epochs has changed.
 """
+_STORED_CLOCK = "SELECT value FROM meta WHERE name = %s"
+_INSERT_META = "INSERT INTO meta (name, value) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_LOCK_META = "SELECT name, value FROM meta WHERE name = ANY(%s) ORDER BY name FOR UPDATE"
+_SET_META = "UPDATE meta SET value = %s WHERE name = %s"
+_LIVING_MEMBERS = "SELECT delivers FROM members WHERE lease_until > clock_timestamp()"
+_INSERT_MEMBER = f"""INSERT INTO members (number, name, delivers, version, tables, started_at, lease_until, renewals)
+    VALUES (%s, %s, %s, %s, %s, clock_timestamp(), {_LEASE_ENDS}, 0)"""
+_INSERT_FENCE = "INSERT INTO fences (number, writes) VALUES (%s, 0)"
+_INSERT_SHARDS = "INSERT INTO shards (shard, epoch) SELECT v, 0 FROM generate_series(0, %s) AS v ON CONFLICT DO NOTHING"
+_WRITES = "SELECT writes FROM fences WHERE number = %s"
+# Members that have not renewed since. One that renews right now is skipped.
+_LOCK_DEAD = """SELECT number FROM members JOIN unnest(%s::bigint[], %s::bigint[]) AS v(number, renewals)
+    USING (number, renewals) FOR UPDATE OF members SKIP LOCKED"""
+_REMOVE = (
+    "DELETE FROM fences WHERE number = ANY(%s::bigint[])",
+    "UPDATE shards SET owner = NULL, epoch = epoch + 1 WHERE owner = ANY(%s::bigint[])",
+    "DELETE FROM members WHERE number = ANY(%s::bigint[])",
+)
+_TAKE_FREE = f"""UPDATE shards SET owner = v.number, epoch = epoch + 1 FROM ({MEMBER.format("%s")}) AS v
+    WHERE shard = ANY(%s::smallint[]) AND owner IS NULL RETURNING shard, epoch"""
+# Sessions of a replica that is silent in the middle of a transaction. Reads pg_stat_activity.
 _CUT_OFF = f"""WITH sessions AS (
         SELECT pid, split_part(application_name, ' ', 3) AS replica, wait_event = 'ClientRead' AND
             greatest(query_start, state_change) < clock_timestamp() - interval '{STANDS_STILL} seconds' AS stands_still
@@ -94,7 +117,7 @@ _RELEASE = f"""UPDATE shards s SET epoch = epoch + 1, owner = ({MEMBER.format("v
 
 
 class Owned(NamedTuple):
-    """The owner of a shard, None if it has none, and how often that has changed."""
+    """The owner of a shard, if it has one, and its epoch."""
 
     owner: int | None
     epoch: int
@@ -110,8 +133,8 @@ class Release(Operation):
 
 @dataclass(slots=True)
 class Membership:
-    """This replica as it is registered: the numbers that it wrote last. `run` is when the fleet began to deliver,
-    `renewing` the number of a renewal whose answer did not come.
+    """This replica's registration: the numbers that it wrote last. `run` is when the fleet began to deliver, `renewing`
+    the number of a renewal that was not answered yet.
     """
 
     number: int
@@ -120,7 +143,7 @@ class Membership:
     renewing: int | None = None
     writes: int = 0
     shards: Mapping[int, Owned] = field(default_factory=dict)
-    """As they were last read."""
+    """As last read."""
 
     @property
     def epochs(self) -> int:
@@ -128,7 +151,7 @@ class Membership:
 
 
 class SharedTime(NamedTuple):
-    """As it is stored: what is added to the database's clock, and the last time that was known."""
+    """The fleet's time as stored: the shift of the database's clock, and the last known time."""
 
     shift: int = 0
     last: int = 0
@@ -146,66 +169,53 @@ NOT_SHIFTED = SharedTime()
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What one renewal found. `is_lost`: this replica was declared dead, or another one acts under its number."""
+    """The result of a renewal. `is_lost`: this replica was declared dead, or another process acts under its number."""
 
     is_lost: bool
     time: int = 0
     clock: SharedTime = NOT_SHIFTED
     run: int = 0
     renewals: Mapping[int, int] = field(default_factory=dict)
-    """The number of each member's last renewal."""
+    """Of each member, the number of its last renewal."""
     delivering: frozenset[int] = frozenset()
     shards: Mapping[int, Owned] = field(default_factory=dict)
     arrived: int = 0
     """Messages that have arrived in this replica's shards and are in no queue."""
     requests: int = 0
-    """What waits for this replica: requests, and answers to its own."""
+    """Requests that wait for this replica, and answers to its own."""
 
 
 def fleet_time(connection: Connection) -> int:
     now = int(one(connection.execute(_NOW).fetchone()))
-    stored = connection.execute("SELECT value FROM meta WHERE name = %s", (_CLOCK,)).fetchone()
+    stored = connection.execute(_STORED_CLOCK, (_CLOCK,)).fetchone()
     connection.commit()
     return now if stored is None else now + SharedTime.decode(stored[0]).shift
 
 
 def join(connection: Connection, number: int, name: str, delivers: bool, lease: int) -> tuple[Membership, int]:
-    """Come into the fleet; returns its time too. The first that delivers begins a new run: hosts start slowly."""
+    """Joins the fleet. Returns its time too. The first member that delivers begins a new run: hosts start slowly."""
     for key, value in ((_RUN, bytes(8)), (_CLOCK, NOT_SHIFTED.encode())):
-        connection.execute("INSERT INTO meta (name, value) VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value))
-    stored = dict(
-        connection.execute(
-            "SELECT name, value FROM meta WHERE name = ANY(%s) ORDER BY name FOR UPDATE", ([_RUN, _CLOCK],)
-        ).fetchall()
-    )
+        connection.execute(_INSERT_META, (key, value))
+    stored = dict(connection.execute(_LOCK_META, ([_RUN, _CLOCK],)).fetchall())
     run, clock = int.from_bytes(stored[_RUN], "big"), SharedTime.decode(stored[_CLOCK])
-    delivering = [
-        each for (each,) in connection.execute("SELECT delivers FROM members WHERE lease_until > clock_timestamp()")
-    ]
+    delivering = [each for (each,) in connection.execute(_LIVING_MEMBERS)]
     now = int(one(connection.execute(_NOW).fetchone()))
     if not delivering:
         clock = clock._replace(shift=max(0, clock.last + 1 - now))
-        connection.execute("UPDATE meta SET value = %s WHERE name = %s", (clock.encode(), _CLOCK))
+        connection.execute(_SET_META, (clock.encode(), _CLOCK))
     now += clock.shift
     if delivers and not any(delivering):
         run = max(now, run + 1)
-        connection.execute("UPDATE meta SET value = %s WHERE name = %s", (run.to_bytes(8, "big"), _RUN))
-    connection.execute(
-        f"""INSERT INTO members (number, name, delivers, version, tables, started_at, lease_until, renewals)
-        VALUES (%s, %s, %s, %s, %s, clock_timestamp(), {_LEASE_ENDS}, 0)""",
-        (number, name, delivers, __version__, VERSION, lease),
-    )
-    connection.execute("INSERT INTO fences (number, writes) VALUES (%s, 0)", (number,))
-    connection.execute(
-        "INSERT INTO shards (shard, epoch) SELECT v, 0 FROM generate_series(0, %s) AS v ON CONFLICT DO NOTHING",
-        (SHARDS - 1,),
-    )
+        connection.execute(_SET_META, (run.to_bytes(8, "big"), _RUN))
+    connection.execute(_INSERT_MEMBER, (number, name, delivers, __version__, VERSION, lease))
+    connection.execute(_INSERT_FENCE, (number,))
+    connection.execute(_INSERT_SHARDS, (SHARDS - 1,))
     connection.commit()
     return Membership(number, run), now
 
 
 def renewing(membership: Membership, delivers: bool, lease: int, step: int) -> dict[str, Any]:
-    """The values of RENEW: the lease gets a number that is a random `step` further."""
+    """The values of RENEW. The renewal's number is `step` higher, unless the last one was not answered."""
     membership.renewing = membership.renewing or membership.renewals + step
     return {
         "number": membership.number,
@@ -219,7 +229,7 @@ def renewing(membership: Membership, delivers: bool, lease: int, step: int) -> d
 
 
 def renewed(membership: Membership, delivers: bool, rows: Sequence[Any]) -> Renewal:
-    """What RENEW found. Its statement sees this replica as it was before."""
+    """The result of RENEW. The statement reads this replica's row as it was before."""
     found: dict[str, list[Any]] = {kind: [] for kind in ("renewed", "member", "shard", _RUN, _CLOCK)}
     for kind, *values in rows:
         found[kind.decode()].append(values)
@@ -246,16 +256,14 @@ def renewed(membership: Membership, delivers: bool, rows: Sequence[Any]) -> Rene
 
 
 def keep_time(connection: Connection, before: SharedTime, after: SharedTime) -> None:
-    """Store the fleet's time, unless another has just done so."""
-    connection.execute(
-        "UPDATE meta SET value = %s WHERE name = %s AND value = %s", (after.encode(), _CLOCK, before.encode())
-    )
+    """Stores the fleet's time, unless another replica has just done so."""
+    connection.execute(f"{_SET_META} AND value = %s", (after.encode(), _CLOCK, before.encode()))
     connection.commit()
 
 
 def pass_fence(connection: Connection, membership: Membership, shards: Mapping[int, int]) -> None:
-    """The first statement of each write of delivery: fails unless this replica still owns these shards, given with
-    their epochs. `membership.writes` counts once the transaction is committed.
+    """The first statement of each write of delivery. It fails unless this replica still owns these shards, given with
+    their epochs. The caller raises `membership.writes` after the commit.
     """
     connection.execute(f"WITH {FENCE} {PASSED}", fence_values(membership, shards))
 
@@ -270,8 +278,8 @@ def fence_values(membership: Membership, shards: Mapping[int, int]) -> dict[str,
 
 
 def was_committed(connection: Connection, membership: Membership) -> bool:
-    """Whether the transaction that nobody heard the end of was committed. Raises Fenced if neither can be."""
-    found = connection.execute("SELECT writes FROM fences WHERE number = %s", (membership.number,)).fetchone()
+    """Whether a transaction that was not answered was committed. Raises Fenced if others have written meanwhile."""
+    found = connection.execute(_WRITES, (membership.number,)).fetchone()
     connection.commit()
     if found is None or found[0] - membership.writes not in (0, 1):
         raise Fenced
@@ -279,22 +287,18 @@ def was_committed(connection: Connection, membership: Membership) -> bool:
 
 
 def bury(connection: Connection, renewals: Mapping[int, int]) -> None:
-    """Remove dead members, given with the renewals that were seen last, and take their shards from them."""
+    """Removes dead members, given with their last renewals, and takes their shards from them."""
     connection.execute("SET LOCAL lock_timeout TO '1s'")
     try:
-        dead = connection.execute(
-            """SELECT number FROM members JOIN unnest(%s::bigint[], %s::bigint[]) AS v(number, renewals)
-            USING (number, renewals) FOR UPDATE OF members SKIP LOCKED""",
-            (list(renewals), list(renewals.values())),
-        ).fetchall()
+        dead = connection.execute(_LOCK_DEAD, (list(renewals), list(renewals.values()))).fetchall()
         _remove(connection, [number for (number,) in dead])
         connection.commit()
     except errors.LockNotAvailable:
-        connection.rollback()  # The lease has to be renewed meanwhile; the next beat tries again.
+        connection.rollback()  # This replica has to renew its own lease. The next beat tries again.
 
 
 def leave(connection: Connection, membership: Membership) -> None:
-    """Go out of the fleet: others take the shards at once."""
+    """Leaves the fleet: others take the shards at once."""
     _remove(connection, [membership.number])
     shares.fold(connection)
     connection.commit()
@@ -303,20 +307,15 @@ def leave(connection: Connection, membership: Membership) -> None:
 def _remove(connection: Connection, numbers: list[int]) -> None:
     if not numbers:
         return
-    connection.execute("DELETE FROM fences WHERE number = ANY(%s::bigint[])", (numbers,))
-    connection.execute("UPDATE shards SET owner = NULL, epoch = epoch + 1 WHERE owner = ANY(%s::bigint[])", (numbers,))
-    connection.execute("DELETE FROM members WHERE number = ANY(%s::bigint[])", (numbers,))
+    for statement in _REMOVE:
+        connection.execute(statement, (numbers,))
 
 
 def take_free(connection: Connection, number: int, shards: Iterable[int]) -> dict[int, int]:
-    """Become the owner of those of some shards that have none. Returns them with their epochs. Who was declared dead
-    meanwhile gets nothing: nobody would take it from that number again.
+    """Takes the shards that have no owner. Returns them with their epochs. A replica that was declared dead meanwhile
+    gets none: nobody would take them from its number again.
     """
-    taken = connection.execute(
-        f"""UPDATE shards SET owner = v.number, epoch = epoch + 1 FROM ({MEMBER.format("%s")}) AS v
-        WHERE shard = ANY(%s::smallint[]) AND owner IS NULL RETURNING shard, epoch""",
-        (number, list(shards)),
-    ).fetchall()
+    taken = connection.execute(_TAKE_FREE, (number, list(shards))).fetchall()
     connection.commit()
     return dict(taken)
 
@@ -329,8 +328,8 @@ def release(connection: Connection, operation: Release, terms: Terms) -> None:
 
 
 def cut_off(connection: Connection) -> None:
-    """End the sessions of a replica that stands still in the middle of a transaction: others wait for its locks.
-    The server's own time-out for that does not see a session that pipelines.
+    """Ends the sessions of a replica that is stopped in the middle of a transaction: others wait for its locks. The
+    server's own time-out does not see a session that pipelines.
     """
     with suppress(errors.UndefinedFunction, errors.UndefinedTable, errors.FeatureNotSupported):
         connection.execute(_CUT_OFF)
@@ -338,7 +337,7 @@ def cut_off(connection: Connection) -> None:
 
 
 def can_listen(connection: Connection, number: int, stays: bool) -> bool:
-    """Whether the engine notifies; asked once a connection, which listens from then on if it `stays`."""
+    """Whether the engine notifies. Called once a connection, which listens from then on if it `stays`."""
     try:
         connection.execute(f"LISTEN {CHANNEL.format(number)}")
         if not stays:

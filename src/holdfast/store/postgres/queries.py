@@ -1,7 +1,7 @@
-"""What operators are told: messages with their attempts, circuits, and how things stand.
+"""What operators ask: messages with their attempts, circuits, statistics, and the messages that a filter selects.
 
-Nothing here costs by how much waits: pages are bounded, sums are kept, and of each lane the first of a queue is looked
-at. A record that can't be read is left out and told of in `faults`.
+No cost depends on how much waits: pages are bounded, sums are kept, and only the first message of a lane's queue is
+read. A record that can't be read is left out and added to `faults`. Nothing is locked.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -36,15 +36,18 @@ from holdfast.store.records import stamp, unstamp
 from holdfast.store.validation import UNREADABLE, check_attempt, check_message
 
 Faults = list[tuple[str, str, str]]
-"""Records that can't be read: the table, the key in hex, and what is wrong."""
+"""Records that can't be read: the table, the key in hex, and the fault."""
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
+# These three go by primary key.
 _STORED = f"""SELECT m.id, {rows.PLACE}, m.reason, coalesce(l.state, 0), m.record,
     CASE WHEN %s THEN coalesce(m.body, '') END FROM messages m LEFT JOIN lanes l ON l.lane = m.lane
     WHERE m.id = ANY(%s::bytea[])"""
+_DELIVERED = "SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])"
+_ATTEMPTS = "SELECT id, number, record, answer FROM attempts WHERE id = ANY(%s::bytea[]) ORDER BY id, number"
 
 
 def message_view(connection: Connection, id: MessageId, faults: Faults) -> MessageView | None:
@@ -66,7 +69,7 @@ def message_views(
     limit: int,
     faults: Faults,
 ) -> tuple[list[MessageView], MessageId | None]:
-    """A page in the order of acceptance, and the id to go on after."""
+    """A page of messages in the order of acceptance, and the id to go on after."""
     looked_at = LOOKED_AT if state is not None or lane is not None else min(limit, LOOKED_AT)
     terms = {
         "first": after + b"\0" if after is not None else b"",
@@ -119,12 +122,12 @@ def waiting(
 def _message_views(
     connection: Connection, ids: Sequence[MessageId], faults: Faults, *, whole: bool
 ) -> list[MessageView]:
-    """Messages in the order asked for; a page of them does without larger bodies, which nobody reads there."""
+    """Messages in the order of `ids`. Unless they are `whole`, larger bodies are left out."""
     if not ids:
         return []
     with connection.pipeline():
         stored = connection.execute(_STORED, (whole, ids))
-        delivered = connection.execute("SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])", (ids,))
+        delivered = connection.execute(_DELIVERED, (ids,))
         attempts = attempts_of(connection, ids, faults)
         told: dict[MessageId, MessageView] = {}
         for table, found, read in (("messages", stored, _undelivered), ("delivered", delivered, _delivered)):
@@ -139,7 +142,7 @@ def _message_views(
 def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> MessageView:
     id, *columns, reason, circuit, record, body = row
     if columns[0] == ACTIVE and columns[2]:
-        columns[0] = RETRY  # Its owner puts it there.
+        columns[0] = RETRY  # Its owner moves it there.
     place = rows.place(*columns)
     message, size = rows.message(id, record, body)
     check_message(message, size)
@@ -156,11 +159,9 @@ def _delivered(row: Sequence[Any], attempts: list[Attempt]) -> MessageView:
 
 
 def attempts_of(connection: Connection, ids: Sequence[MessageId], faults: Faults) -> dict[MessageId, list[Attempt]]:
-    """The failed attempts of some messages, all that can be read."""
+    """The failed attempts of messages, as far as they can be read."""
     found: dict[MessageId, list[Attempt]] = {}
-    for id, number, record, answer in connection.execute(
-        "SELECT id, number, record, answer FROM attempts WHERE id = ANY(%s::bytea[]) ORDER BY id, number", (ids,)
-    ):
+    for id, number, record, answer in connection.execute(_ATTEMPTS, (ids,)):
         try:
             attempt = rows.attempt(number, record, answer)
             check_attempt(attempt)
@@ -175,12 +176,15 @@ def attempts_of(connection: Connection, ids: Sequence[MessageId], faults: Faults
 
 _OLDEST_OF = """least((SELECT born FROM messages WHERE lane = {lane} AND standing = 1 ORDER BY born, id LIMIT 1),
         (SELECT born FROM messages WHERE lane = {lane} AND standing = 2 ORDER BY born, id LIMIT 1))"""
+"""The age of a lane's oldest message: one look into the index of each queue."""
 _OLDEST = f"SELECT v, {_OLDEST_OF.format(lane='v')} FROM unnest(%s::text[]) AS v"
+_CIRCUIT = "SELECT lane, host, record FROM lanes WHERE lane = %s"
+_CIRCUITS = "SELECT lane, host, record FROM lanes WHERE lane > %s {of_state} ORDER BY lane LIMIT %s"
+"""By primary key, or by the index on (state, lane) of the states other than enabled."""
 
 
 def circuit(connection: Connection, key: str, faults: Faults) -> CircuitView | None:
-    found = connection.execute("SELECT lane, host, record FROM lanes WHERE lane = %s", (key,)).fetchall()
-    return next(iter(_views(connection, found, faults)), None)
+    return next(iter(_views(connection, connection.execute(_CIRCUIT, (key,)).fetchall(), faults)), None)
 
 
 def circuits(
@@ -192,10 +196,7 @@ def circuits(
 ) -> tuple[list[CircuitView], str | None]:
     """A page of circuits in the order of their keys, and the key to go on after."""
     of_state = "" if state is None else f"AND state = {STATE_NUMBERS[state]}"
-    page = connection.execute(
-        f"SELECT lane, host, record FROM lanes WHERE lane > %s {of_state} ORDER BY lane LIMIT %s",
-        (after or "", limit + 1),
-    ).fetchall()
+    page = connection.execute(_CIRCUITS.format(of_state=of_state), (after or "", limit + 1)).fetchall()
     last = page[limit - 1][0] if len(page) > limit else None
     return _views(connection, page[:limit], faults), last
 
@@ -213,7 +214,7 @@ def _views(connection: Connection, found: Sequence[Any], faults: Faults) -> list
     return views
 
 
-# -- all of it -------------------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------------------------
 
 
 _FIRST_OF_EACH = """WITH RECURSIVE first_ones AS (
@@ -224,12 +225,14 @@ _FIRST_OF_EACH = """WITH RECURSIVE first_ones AS (
             SELECT lane, {moment} FROM messages WHERE standing = {standing}
                 AND lane > first_ones.lane ORDER BY lane, {moment}, id LIMIT 1) AS next_one
     ) SELECT min({moment}) FROM first_ones"""
-"""The earliest moment of a queue over all lanes: the index is asked once for each lane that has something there."""
+"""The earliest moment of a queue over all lanes: one look into its index for each lane that has messages there."""
 _MOMENTS = f"""SELECT least(({_FIRST_OF_EACH.format(moment="born", standing=WAITING)}),
         ({_FIRST_OF_EACH.format(moment="born", standing=RETRY)}),
         (SELECT min(born) FROM messages WHERE standing = 0)),
     ({_FIRST_OF_EACH.format(moment="due", standing=RETRY)})"""
 _UNWELL_HEADS = f"SELECT l.record, {_OLDEST_OF.format(lane='l.lane')} FROM lanes l WHERE l.state <> 0"
+_BY_STATE = "SELECT state, count(*) FROM lanes GROUP BY state"
+"""Reads all lanes."""
 
 
 def statistics(connection: Connection, terms: Terms, path: str) -> StoreStatistics:
@@ -253,23 +256,28 @@ def statistics(connection: Connection, terms: Terms, path: str) -> StoreStatisti
 
 
 def _by_state(connection: Connection) -> dict[CircuitState, int]:
-    found = connection.execute("SELECT state, count(*) FROM lanes GROUP BY state")
-    return {**dict.fromkeys(CircuitState, 0), **{STATES[state]: number for state, number in found}}
+    counted = {STATES[state]: number for state, number in connection.execute(_BY_STATE)}
+    return dict.fromkeys(CircuitState, 0) | counted
 
 
 def _earliest_expiry(connection: Connection, terms: Terms) -> int | None:
     heads = connection.execute(_UNWELL_HEADS)
     waiting = [(records.lane_or_none(record), oldest) for record, oldest in heads if oldest is not None]
-    # Of a lane that can't be read whoever lists the circuits tells.
+    # A lane that can't be read is reported when circuits are listed.
     moments = [expires_at(terms.rules.retry, oldest, lane.circuit.enabled_at) for lane, oldest in waiting if lane]
     return min(moments, default=None)
+
+
+# -- selected messages, in bounded steps -----------------------------------------------------------------------------
 
 
 LAST_ID = b"\xff" * 16
 EVER = MessageFilter().before
 
+# By the index on (due, id) of the dead, or on (lane, due, id).
 _LETTERS = f"""SELECT id, due, reason FROM messages WHERE standing = {DEAD} {{of_lane}}
     AND (due, id) >= (%(died)s, %(id)s) AND due < %(until)s ORDER BY due, id LIMIT %(limit)s"""
+# By the primary keys of both tables; with `stated`, one row of `lanes` by primary key for each message.
 _IN_ORDER = """SELECT id, lane, standing, retry, size, record,
         CASE WHEN %(stated)s THEN (SELECT state FROM lanes l WHERE l.lane = p.lane) END FROM (
         (SELECT id, lane, standing, retry, size, CASE WHEN %(dated)s THEN record END AS record FROM messages
@@ -280,14 +288,14 @@ _IN_ORDER = """SELECT id, lane, standing, retry, size, record,
     ) AS p ORDER BY id LIMIT %(limit)s"""
 _KINDS = {"undelivered": True, "delivered": False, "dated": False, "stated": True}
 _UNDELIVERED = {"last": LAST_ID, "limit": LOOKED_AT + 1, **_KINDS}
-"""What is asked for unless the terms say otherwise: records if they are `dated`, circuits if they are `stated`."""
+"""The defaults of _IN_ORDER. `dated` adds records, `stated` the states of circuits."""
 
 Candidate = tuple[MessageId, str | None, MessageState, int, Any]
-"""Id, lane, state, size and record. The lane of one that was delivered is None: its record tells."""
+"""Id, lane, state, size and record. The lane of a delivered message is None; its record has it."""
 
 
 def in_order(connection: Connection, terms: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Messages in the order of acceptance: one more than are looked at, to know whether there is more."""
+    """Messages in the order of acceptance: one more than are looked at, to know whether there are more."""
     for id, lane, standing, retry, size, record, circuit in connection.execute(_IN_ORDER, {**_UNDELIVERED, **terms}):
         state = MessageState.DELIVERED
         if lane is not None:
@@ -298,7 +306,7 @@ def in_order(connection: Connection, terms: Mapping[str, Any]) -> Iterator[Candi
 def undelivered(
     connection: Connection, select: MessageFilter, limit: int, skip: Container[MessageId]
 ) -> tuple[list[MessageId], MessageId | None]:
-    """Messages in the order of acceptance that were not delivered, and where to go on."""
+    """Messages that were not delivered, in the order of acceptance, and where to go on."""
     first, last = select.id or select.after or b"", select.id or LAST_ID
     terms = {"first": first, "last": last, "dated": select.before < EVER}
     candidates = takewhile(partial(_is_before, select.before), in_order(connection, terms))
@@ -312,7 +320,7 @@ def undelivered(
 
 
 def _is_before(moment: int, candidate: Candidate) -> bool:
-    """Of a record that can't be read the id tells."""
+    """Whether a message was accepted before a moment; by its id, if its record can't be read."""
     id, *_, record = candidate
     message = None if record is None else records.message_or_none(id, record)
     return record is None or (message.accepted_at if message else int.from_bytes(id[:6], "big")) < moment

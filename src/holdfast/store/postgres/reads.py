@@ -1,4 +1,4 @@
-"""What the owner of shards reads of them: lanes with the next entries of their queues, and the agenda."""
+"""What delivery reads of its own shards: lanes with the next entries of their queues, and the agenda."""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
@@ -26,13 +26,14 @@ from holdfast.store.records import unstamp
 from holdfast.store.validation import check_message
 
 SMALL = 16 << 10
-"""Bodies up to this come with their rows; larger ones are fetched while they fit what a lane may hold in memory."""
+"""Bodies up to this size come with their rows. Larger ones are fetched one by one, as far as memory allows."""
 PAGE = 512
 """Rows of the agenda that are read at once."""
 LANES_AT_ONCE = 16
 """Lanes that are surveyed in one transaction."""
 
 _COLUMNS = f"due, id, {rows.PLACE}, size, record, CASE WHEN size <= {SMALL} THEN body END"
+# The next entries of a lane's queue, each by the index of the queue.
 FRESH = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {WAITING} AND (born, id) >= (%s, %s)
     AND id <> ALL(%s::bytea[]) ORDER BY born, id LIMIT %s"""
 DUE = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %s AND standing = {RETRY}
@@ -41,6 +42,7 @@ _PROBE = f"""SELECT {_COLUMNS} FROM messages WHERE lane = %(lane)s AND standing 
     AND (born, id) > (%(born)s, %(id)s) AND id <> ALL(%(skip)s::bytea[]) AND (NOT held OR due <= %(now)s)
     ORDER BY born, id LIMIT 1"""
 _PROBES = tuple(_PROBE.format(standing=standing) for standing in (WAITING, RETRY))
+_BODY = "SELECT body FROM messages WHERE id = %s"
 # Three looks into the indexes on (at, id), (due, id) of the dead, and (used).
 _OLDEST_FINISHED = f"""SELECT (SELECT min(at) FROM delivered), (SELECT min(due) FROM messages WHERE standing = {DEAD}),
     (SELECT min(used) + 1 FROM keys)"""
@@ -88,7 +90,7 @@ class DeliveryReader:
 
 
 def survey(connection: Connection, asks: Sequence[LaneQuery], owned: Container[int]) -> list[LaneView]:
-    """What is asked of lanes, in this order. Of one that is in no owned shard there is nothing to send."""
+    """Reads lanes, in the order of `asks`. A lane in a shard of another owner has no entries."""
     with connection.pipeline():
         told = heads_of(connection, [ask.lane for ask in asks])
         queues = [
@@ -106,7 +108,7 @@ def survey(connection: Connection, asks: Sequence[LaneQuery], owned: Container[i
 
 
 class _Lane:
-    """One lane that is read."""
+    """Builds the view of one lane."""
 
     def __init__(self, connection: Connection, ask: LaneQuery, stored: bytes | None, heads: Heads) -> None:
         self._connection = connection
@@ -134,7 +136,7 @@ class _Lane:
     def _entry(self, due: int, id: MessageId, *columns: Any) -> Entry | None:
         *place, length, record, body = columns
         if length > SMALL:
-            fetched = self._connection.execute("SELECT body FROM messages WHERE id = %s", (id,)).fetchone()
+            fetched = self._connection.execute(_BODY, (id,)).fetchone()
             body = None if fetched is None else fetched[0]
         try:
             message, size = rows.message(id, record, body)
@@ -145,7 +147,7 @@ class _Lane:
             return None
 
     def _oldest(self, after: bytes | None) -> Iterator[Entry | None]:
-        """Never one that is held."""
+        """The oldest entry of each queue that is not held."""
         born, id = unstamp(after) if after else (-1, b"")
         terms = {"lane": self._ask.lane, "born": born, "id": id, "now": self._ask.now}
         for query in _PROBES:
@@ -165,7 +167,7 @@ def agenda(
     classes: Container[int],
     since: int,
 ) -> Agenda:
-    """Lanes of some shards that need attention by now, the longest waiting first."""
+    """Lanes of shards that need attention by now, the longest waiting first."""
     return choose_lanes(_wakes(connection, list(shards), since), now, limit, skip, classes, since, lambda lane: lane)
 
 

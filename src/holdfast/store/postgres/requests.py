@@ -1,4 +1,4 @@
-"""What operators ask of hosts that another replica owns: a row that the owner carries out and answers."""
+"""Requests of operators to hosts that another replica owns: rows that the owner carries out and answers."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,14 +17,23 @@ from holdfast.store.postgres.state import StoreState
 ANSWERED_WITHIN = 10.0
 """Seconds that an operator waits for the replica that owns a host."""
 LOOK_EVERY = 0.1
-"""Seconds between two looks for the answer: a replica that owns nothing is not notified."""
+"""Seconds between two looks for the answer: a replica that owns no shard is not notified."""
 STORED_WITHIN = 5.0
 """Seconds that a request or an answer may take to be stored or read."""
-
 KEPT = 60
 """Seconds after which a request that nobody answered, or whose answer nobody took, is removed."""
 REQUEST, ANSWER = "request", "answer"
-"""What a notification says to the owner, and to whoever asked."""
+"""The payloads of notifications to the owner, and to the replica that asked."""
+
+# The table has a row for each request under way: a few, which are all read.
+_INSERT = """INSERT INTO requests (id, asked_by, owner, asked_at, request)
+    VALUES (%s, %s, %s, clock_timestamp(), %s)"""
+_NOTIFY = "SELECT pg_notify(%s, %s)"
+_ASKED = "SELECT id, asked_by, request FROM requests WHERE owner = %s AND answer IS NULL ORDER BY asked_at"
+_ANSWER = "UPDATE requests SET answer = %s WHERE id = %s"
+_TAKE_ANSWERS = "DELETE FROM requests WHERE asked_by = %s AND answer IS NOT NULL RETURNING id, answer"
+_EXPIRE = "DELETE FROM requests WHERE asked_at < clock_timestamp() - %s * interval '1 second'"
+_WITHDRAW = "DELETE FROM requests WHERE id = %s RETURNING answer"
 
 
 class Asked(NamedTuple):
@@ -46,11 +55,11 @@ class Requests:
         self._called = trio.Event()
 
     def look(self) -> None:
-        """Something was asked of this replica, or answered."""
+        """This replica was asked something, or answered."""
         self._called.set()
 
     async def ask(self, owner: int, request: bytes) -> bytes:
-        """Have another replica carry something out, and wait for its answer."""
+        """Has another replica carry out a request. Returns its answer."""
         if not self._member.number:
             raise StoreUnreachable(NOT_JOINED)
         id, answered = self._random_bits(128).to_bytes(16, "big"), trio.Event()
@@ -73,7 +82,7 @@ class Requests:
         return came_late
 
     async def serve(self) -> None:
-        """Carry out what others ask, and take what they answered."""
+        """Carries out the requests of others, and takes their answers."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self._called.wait()
@@ -106,42 +115,34 @@ class Requests:
 
 
 def ask(connection: Connection, id: bytes, asked_by: int, owner: int, request: bytes) -> None:
-    connection.execute(
-        """INSERT INTO requests (id, asked_by, owner, asked_at, request)
-        VALUES (%s, %s, %s, clock_timestamp(), %s)""",
-        (id, asked_by, owner, request),
-    )
-    connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL.format(owner), REQUEST))
+    connection.execute(_INSERT, (id, asked_by, owner, request))
+    connection.execute(_NOTIFY, (CHANNEL.format(owner), REQUEST))
     connection.commit()
 
 
 def asked(connection: Connection, owner: int) -> list[Asked]:
-    """What waits to be carried out by a replica."""
-    found = connection.execute(
-        "SELECT id, asked_by, request FROM requests WHERE owner = %s AND answer IS NULL ORDER BY asked_at", (owner,)
-    ).fetchall()
+    """The requests to a replica that have no answer."""
+    found = connection.execute(_ASKED, (owner,)).fetchall()
     connection.commit()
     return [Asked(*row) for row in found]
 
 
 def answer(connection: Connection, request: Asked, answer: bytes) -> None:
-    connection.execute("UPDATE requests SET answer = %s WHERE id = %s", (answer, request.id))
-    connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL.format(request.asked_by), ANSWER))
+    connection.execute(_ANSWER, (answer, request.id))
+    connection.execute(_NOTIFY, (CHANNEL.format(request.asked_by), ANSWER))
     connection.commit()
 
 
 def answers(connection: Connection, asked_by: int) -> dict[bytes, bytes]:
-    """Take the answers to what a replica asked, and remove what is past its time."""
-    found = connection.execute(
-        "DELETE FROM requests WHERE asked_by = %s AND answer IS NOT NULL RETURNING id, answer", (asked_by,)
-    ).fetchall()
-    connection.execute("DELETE FROM requests WHERE asked_at < clock_timestamp() - %s * interval '1 second'", (KEPT,))
+    """Takes the answers to a replica's requests, and removes expired requests."""
+    found = connection.execute(_TAKE_ANSWERS, (asked_by,)).fetchall()
+    connection.execute(_EXPIRE, (KEPT,))
     connection.commit()
     return dict(found)
 
 
 def withdraw(connection: Connection, id: bytes) -> bytes | None:
-    """Take a request back. Returns its answer if it has one."""
-    found = connection.execute("DELETE FROM requests WHERE id = %s RETURNING answer", (id,)).fetchone()
+    """Takes a request back. Returns its answer if it has one."""
+    found = connection.execute(_WITHDRAW, (id,)).fetchone()
     connection.commit()
     return None if found is None or found[0] is None else bytes(found[0])

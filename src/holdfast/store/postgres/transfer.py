@@ -1,8 +1,8 @@
-"""Messages that come from a machine's own store: whole, with their places, attempts and keys, in one transaction.
+"""Messages that come from a machine's own store: with their places, attempts and keys, in one transaction.
 
-One that is here, or was within the lifetime of a key, is known by its id and left as it is. The key that its app gave
-it goes on answering from here; where that was used here too, for the same body and about the same time, the message is
-the one that it was used for, as it would have been had both been accepted here.
+A message that is here, or was within the lifetime of a key, is known by its id and stays as it is. Its app's idempotency
+key keeps answering from here. If the same key was used here too, for the same body and at about the same time, both are
+the same message, as if both had been accepted here.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from holdfast.store.transfer import StoredMessage
 
 
 def take(connection: Connection, page: Sequence[StoredMessage], room: Room, terms: Terms) -> list[Any]:
-    """Results as those of an Accept."""
+    """Stores a page. Returns results as those of an Accept."""
     arrivals = [admission.moved_message(each, _own_key(each.message)) for each in page]
     judge = Admission(connection, arrivals, room, terms)
     used = admission.uses_of(connection, [each.key.digest for each in page if each.key is not None])
@@ -30,7 +30,7 @@ def take(connection: Connection, page: Sequence[StoredMessage], room: Room, term
     chosen = [index for index, result in enumerate(results) if result is None]
     own_keys = admission.uses_by([arrivals[index].operation for index in chosen], terms)
     admission.take_keys(connection, own_keys | _apps_keys([page[index] for index in chosen], terms), terms)
-    # Once more, with its key in hand: it may have come just now, by a connection that was taken for dead.
+    # Again, now that their keys are taken: a connection that was given up may just have stored some.
     there = admission.stored(connection, [page[index].message.id for index in chosen])
     for index in chosen:
         id = page[index].message.id
@@ -48,7 +48,7 @@ def _own_key(message: Message) -> IdempotencyKey:
 def _judge(
     page: Sequence[StoredMessage], arrivals: Sequence[NewMessage], admission: Admission, used: Uses, terms: Terms
 ) -> list[Any]:
-    """What keeps each from being stored. Behind one that there is no room for, no other of its host goes first."""
+    """Why each message is not stored. Once there is no room for one, no later one of its host is stored."""
     results: list[Any] = []
     full: dict[str, StoreFull] = {}
     for each, arrival in zip(page, arrivals, strict=True):
@@ -69,7 +69,7 @@ def _same_webhook(each: StoredMessage, used: Uses, terms: Terms) -> Duplicate | 
 
 
 def _apps_keys(chosen: Sequence[StoredMessage], terms: Terms) -> Uses:
-    """Those that messages came with, as far as they are still alive."""
+    """The keys of messages, as far as they have not expired."""
     since = terms.now - terms.rules.idempotency
     given = [(each.message.id, each.key) for each in chosen if each.key is not None]
     return {key.digest: (id, key.body, key.at) for id, key in given if key.at > since}
