@@ -1,7 +1,7 @@
 """Messages that come from a machine's own store: with their places, attempts and keys, in one transaction.
 
-A message that is here, or was within the lifetime of a key, is known by its id and stays as it is. Its app's idempotency
-key keeps answering from here. If the same key was used here too, for the same body and at about the same time, both are
+A message that is here, or was within the lifetime of a key, is known by its id and stays as it is. The key that its app
+gave it keeps answering from here. If that was used here too, for the same body and at about the same time, both are
 the same message, as if both had been accepted here.
 """
 
