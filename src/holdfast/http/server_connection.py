@@ -43,7 +43,7 @@ from holdfast.http.message import (
 from holdfast.http.wire import Wire
 
 if TYPE_CHECKING:
-    from holdfast.http.server import Server
+    from holdfast.http.server import Limits, Server
 
 HEAD_READ = 16384
 BODY_READ = 65536
@@ -124,7 +124,7 @@ class ServerConnection:
                 except ProtocolError as error:
                     refusal = error
             if self._scope.cancelled_caught:
-                refusal = self._timeout_refusal()
+                refusal = _timeout_refusal(self._phase, self._limits)
             if refusal is not None:
                 await self._refuse(refusal)
         except OSError:
@@ -148,7 +148,12 @@ class ServerConnection:
         head = await self._receive_head()
         if head is None or self._server.waiting.pop(self, None) is None:
             return False  # the client closed it; or it was closed to make room while this head waited for its turn
-        response: Response | StreamingResponse | bytes | None = self._check_gate(head)
+        response: Response | StreamingResponse | bytes | None = None
+        if self._server.gate is not None:
+            try:
+                self._server.gate(head)
+            except Exception as error:
+                response = _response_for(error)
         if response is None:
             if not await self._receive_body(head):
                 return False
@@ -226,15 +231,6 @@ class ServerConnection:
             self._phase = phase
             self._deadline.set(trio.current_time() + seconds)
 
-    def _check_gate(self, head: RequestHead) -> Response | None:
-        if self._server.gate is None:
-            return None
-        try:
-            self._server.gate(head)
-        except Exception as error:
-            return _response_for(error)
-        return None
-
     async def _handle(self, head: RequestHead) -> Response | StreamingResponse | bytes | None:
         """Returns the response, or None if it is pending."""
         if self._scope.cancel_called:
@@ -262,6 +258,21 @@ class ServerConnection:
                 await self._wire.send_all(memoryview(data)[sent:])
             finally:
                 self._server.waiting.pop(self, None)
+
+    async def _refuse(self, refusal: ProtocolError) -> None:
+        if self._pending_sent is not None:
+            await self._pending_sent.wait()
+        self._server.waiting.pop(self, None)
+        self._parser.drop_body()
+        self._release()
+        self._server.report_refusal(refusal.status, refusal.detail)
+        headers = RETRY_SOON if refusal.status == 503 else ()
+        response = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
+        with trio.move_on_after(LINGER_SECONDS):
+            await self._send(with_connection(response, b"close"))
+            self._phase = Phase.LINGERING
+            self._server.mark_waiting(self)
+            await linger(self._wire)
 
     # -- pending responses -------------------------------------------------------------------------------------------
 
@@ -325,7 +336,7 @@ class ServerConnection:
             if head.method == "HEAD":
                 return
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._cancel_at_end, nursery.cancel_scope)
+                nursery.start_soon(_cancel_at_end, self._wire, nursery.cancel_scope)
                 self._phase = Phase.STREAMING
                 self._deadline.clear()
                 if self._server.stopping:
@@ -351,39 +362,6 @@ class ServerConnection:
         await self._send(data, STREAM_PATIENCE)
         self._deadline.clear()
 
-    async def _cancel_at_end(self, streaming: trio.CancelScope) -> None:
-        """Cancels a stream when its client closes the connection."""
-        with suppress(OSError):
-            while await self._wire.receive(HEAD_READ):
-                pass
-        streaming.cancel()
-
-    # -- refusals ----------------------------------------------------------------------------------------------------
-
-    def _timeout_refusal(self) -> ProtocolError | None:
-        if self._phase is Phase.HEAD:
-            return ProtocolError(408, f"the head took longer than {self._limits.head_timeout:g} s")
-        if self._phase is Phase.BODY:
-            return ProtocolError(408, f"the body took longer than {self._limits.body_timeout:g} s")
-        if self._phase is Phase.QUEUED:
-            return ProtocolError(503, "too many large bodies are being received")
-        return None
-
-    async def _refuse(self, refusal: ProtocolError) -> None:
-        if self._pending_sent is not None:
-            await self._pending_sent.wait()
-        self._server.waiting.pop(self, None)
-        self._parser.drop_body()
-        self._release()
-        self._server.report_refusal(refusal.status, refusal.detail)
-        headers = RETRY_SOON if refusal.status == 503 else ()
-        response = problem_for_status(refusal.status, refusal.detail, headers).response().encode()
-        with trio.move_on_after(LINGER_SECONDS):
-            await self._send(with_connection(response, b"close"))
-            self._phase = Phase.LINGERING
-            self._server.mark_waiting(self)
-            await linger(self._wire)
-
 
 async def linger(wire: Wire) -> None:
     """Ends the sending side and reads on until the client closes. The caller sets a deadline.
@@ -394,6 +372,24 @@ async def linger(wire: Wire) -> None:
     left = LINGER_BYTES
     while left > 0 and (data := await wire.receive(BODY_READ)):
         left -= len(data)
+
+
+async def _cancel_at_end(wire: Wire, streaming: trio.CancelScope) -> None:
+    """Cancels a stream when its client closes the connection."""
+    with suppress(OSError):
+        while await wire.receive(HEAD_READ):
+            pass
+    streaming.cancel()
+
+
+def _timeout_refusal(phase: Phase, limits: Limits) -> ProtocolError | None:
+    if phase is Phase.HEAD:
+        return ProtocolError(408, f"the head took longer than {limits.head_timeout:g} s")
+    if phase is Phase.BODY:
+        return ProtocolError(408, f"the body took longer than {limits.body_timeout:g} s")
+    if phase is Phase.QUEUED:
+        return ProtocolError(503, "too many large bodies are being received")
+    return None
 
 
 def _response_for(error: Exception) -> Response:
