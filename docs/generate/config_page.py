@@ -65,7 +65,7 @@ def spelled(value: object) -> str:
 
 
 def allowed(key: Key) -> str:
-    """What the reader itself says when it is given nothing that it could take."""
+    """What the reader says is allowed when it refuses a value."""
     text = objection(key, Nothing()).replace("a list of ", "a list of: ")
     if text.startswith("a number with"):
         smallest = objection(key, "0B" if "KiB" in text else "0s")
@@ -76,7 +76,7 @@ def allowed(key: Key) -> str:
 
 
 def plain(text: str) -> str:
-    """Nothing in it is Markdown."""
+    """Escapes characters that mean something in Markdown."""
     return re.sub(r"[*|<]", r"\\\g<0>", text)
 
 

@@ -1,4 +1,4 @@
-"""The little of SVG that the pictures need; colours follow the reader's light or dark screen."""
+"""SVG elements for the pictures. Colours follow the light or dark scheme of the reader."""
 
 from html import escape
 

@@ -1,4 +1,4 @@
-"""Numbers and times as the docs spell them."""
+"""Numbers and times as the docs write them."""
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 

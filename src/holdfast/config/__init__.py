@@ -15,22 +15,7 @@ from holdfast.config.build import build, config_file, default_store_path, load
 from holdfast.config.faults import ConfigError, ConfigFault, unreadable
 from holdfast.config.files import read_regular, stat_regular
 from holdfast.config.hosts import is_loopback
-from holdfast.config.tree import (
-    Address,
-    Config,
-    DatabaseUrl,
-    Delivery,
-    Drain,
-    Egress,
-    Ingest,
-    Listen,
-    Log,
-    Process,
-    Retention,
-    Route,
-    Sign,
-    Store,
-)
+from holdfast.config.tree import Address, Config, DatabaseUrl, Egress, Ingest, Listen, Route, Sign
 from holdfast.config.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
@@ -39,17 +24,11 @@ __all__ = [
     "ConfigError",
     "ConfigFault",
     "DatabaseUrl",
-    "Delivery",
-    "Drain",
     "Egress",
     "Ingest",
     "Listen",
-    "Log",
-    "Process",
-    "Retention",
     "Route",
     "Sign",
-    "Store",
     "build",
     "config_file",
     "default_store_path",

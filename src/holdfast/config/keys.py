@@ -94,9 +94,7 @@ STORE = {
         restart=True,
     ),
     "host_share": Key(
-        number(1, above_zero=True),
-        0.5,
-        "the part of it that waiting and dead messages of one host may hold",
+        number(1, above_zero=True), 0.5, "the part of it that waiting and dead messages of one host may hold"
     ),
     "url": Key(
         DATABASE,
@@ -172,16 +170,10 @@ DELIVERY = {
     "user_agent": Key(USER_AGENT, "", "for messages whose app sent none; default: holdfast/<version>"),
     "ca_file": Key(PATH, "", "PEM file of authorities trusted on top of the system's"),
     "proxy": Key(
-        PROXY,
-        "",
-        '"http://host:port": every target is reached through it, by CONNECT to the checked address',
+        PROXY, "", '"http://host:port": every target is reached through it, by CONNECT to the checked address'
     ),
     "proxy_credentials_file": Key(PATH, "", "file with the user:password that it asks for"),
-    "no_proxy": Key(
-        NETWORKS,
-        [],
-        'dialled directly, and still guarded: "10.1.0.0/16", "*.internal.example", "host"',
-    ),
+    "no_proxy": Key(NETWORKS, [], 'dialled directly, and still guarded: "10.1.0.0/16", "*.internal.example", "host"'),
 }
 
 EGRESS = {
@@ -214,10 +206,7 @@ DRAIN = {
 
 PROCESS = {
     "split": Key(
-        BOOLEAN,
-        False,
-        "ingest in a process of its own: more throughput where two cores are free",
-        restart=True,
+        BOOLEAN, False, "ingest in a process of its own: more throughput where two cores are free", restart=True
     ),
     "watch_config": Key(
         BOOLEAN,

@@ -262,7 +262,7 @@ def _move(connection: Connection, group: Group, terms: Terms) -> Cursor | None:
 
 
 def _keep_attempts(connection: Connection, made: Sequence[tuple[MessageId, Attempt]]) -> None:
-    """Keeps the attempts and answers that core.history says."""
+    """Keeps the attempts and answers that `core.store_rules` keeps."""
     insert_attempts(connection, made, _INSERT_TRIED)
     for statement, first in ((_CLEAR_ANSWERS, first_answer_kept), (_DELETE_ATTEMPTS, first_kept)):
         superseded = [(id, attempt.number, first(attempt.number)) for id, attempt in made if first(attempt.number) > 2]
