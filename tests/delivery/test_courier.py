@@ -84,7 +84,7 @@ async def head_of(**changes: Any) -> bytes:
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_head_is_written_byte_by_byte() -> None:
+async def test_the_head_is_written_exactly() -> None:
     assert await head_of(headers=((b"content-type", b"application/json"), (b"x-a", b"1"), (b"x-a", b"2 "))) == (
         b"POST /hooks/7?x=1 HTTP/1.1\r\n"
         b"host: api.example.com\r\n"
@@ -96,7 +96,7 @@ async def test_the_head_is_written_byte_by_byte() -> None:
     )
 
 
-async def test_the_body_travels_apart_and_unchanged() -> None:
+async def test_the_body_is_sent_unchanged() -> None:
     _, wire = await carry(body=b"\x00\xff\r\n")
     assert wire.sent[0][2] == b"\x00\xff\r\n"
 
@@ -124,7 +124,7 @@ async def test_the_user_agent_is_added_only_if_the_app_sent_none() -> None:
         ("POST", b"x" * 100_000, b"100000"),
     ],
 )
-async def test_the_length_is_given_for_every_body_and_for_methods_that_expect_one(
+async def test_content_length_is_sent_with_every_body_and_with_methods_that_expect_one(
     method: str, body: bytes, length: bytes | None
 ) -> None:
     head = await head_of(method=method, body=body)
@@ -134,7 +134,7 @@ async def test_the_length_is_given_for_every_body_and_for_methods_that_expect_on
     assert head.endswith(b"\r\n\r\n")
 
 
-async def test_path_bytes_and_authority_go_as_they_are() -> None:
+async def test_path_bytes_and_authority_are_sent_unchanged() -> None:
     head = await head_of(path=b"/a%2Fb//c?q=%20&r=\xe9", authority="api.example.com:8443")
     assert head.startswith(b"POST /a%2Fb//c?q=%20&r=\xe9 HTTP/1.1\r\nhost: api.example.com:8443\r\n")
 
@@ -177,7 +177,7 @@ async def test_only_a_routes_own_host_and_port_are_exempt(route: str | None, hos
 
 
 @pytest.mark.parametrize(("route", "seconds"), [(None, 30), ("billing", 10), ("plain", 30), ("gone", 30)])
-async def test_the_deadline_is_the_routes_or_the_general_one(
+async def test_the_deadline_is_the_routes_or_the_default(
     autojump_clock: object, route: str | None, seconds: float
 ) -> None:
     await trio.sleep(5)
@@ -218,7 +218,7 @@ async def test_every_error_of_an_exchange_becomes_an_outcome(
     assert (outcome.address, outcome.status) == (error.address, None)
 
 
-def test_no_error_of_an_exchange_is_left_out() -> None:
+def test_every_error_class_of_an_exchange_has_a_case() -> None:
     assert {ErrorKind(error.kind) for error in ExchangeError.__subclasses__()} == {
         ErrorKind.TIMEOUT,
         ErrorKind.TLS,
@@ -237,14 +237,14 @@ def test_no_error_of_an_exchange_is_left_out() -> None:
         (NameNotResolved("no such name", here=False), ErrorKind.DNS, Fault.HOST),
     ],
 )
-async def test_what_the_guard_and_the_resolver_say_becomes_an_outcome(
+async def test_errors_of_the_guard_and_the_resolver_become_outcomes(
     error: Exception, kind: ErrorKind, fault: Fault
 ) -> None:
     outcome, _ = await carry(error)
     assert (outcome.error, outcome.fault, outcome.detail) == (kind, fault, str(error))
 
 
-async def test_an_error_that_nobody_knows_is_not_hidden() -> None:
+async def test_an_unknown_error_is_raised() -> None:
     with pytest.raises(RuntimeError):
         await carry(RuntimeError("a bug"))
 
@@ -262,7 +262,7 @@ async def test_every_other_status_is_a_failure_of_the_hosts(status: int) -> None
     assert (outcome.status, outcome.fault, outcome.error) == (status, Fault.HOST, None)
 
 
-async def test_of_a_failures_answer_the_first_kib_is_kept() -> None:
+async def test_the_first_kib_of_a_failed_answer_is_kept() -> None:
     outcome, _ = await carry(GivenAnswer(500, [], b"x" * 5_000, ADDRESS, complete=False))
     assert outcome.answer == b"x" * 1_024
 
@@ -273,7 +273,7 @@ async def test_retry_after_in_seconds_counts_from_the_answer(autojump_clock: obj
     assert outcome.retry_after == NOW + 67_000
 
 
-async def test_retry_after_as_a_date_is_judged_by_the_wall_clock_when_the_answer_came(autojump_clock: object) -> None:
+async def test_retry_after_as_a_date_is_read_by_the_wall_clock_of_the_answer(autojump_clock: object) -> None:
     date = formatdate(WALL / 1000 + 67, usegmt=True).encode()
     outcome, _ = await carry(GivenAnswer(503, [(b"retry-after", date)], b"", ADDRESS), takes=7)
     assert outcome.retry_after == NOW + 67_000
@@ -281,7 +281,7 @@ async def test_retry_after_as_a_date_is_judged_by_the_wall_clock_when_the_answer
     assert late.retry_after is None
 
 
-async def test_a_signature_carries_the_wall_clock_s_time() -> None:
+async def test_a_signature_has_the_time_of_the_wall_clock() -> None:
     signer = Signer(Sign("standard-webhooks", None, "KEY"), {"KEY": "whsec_" + "c2VjcmV0" * 4})
     head = await head_of(routes={"billing": RouteTerms("api.example.com:443", signer=signer)}, route="billing")
     assert b"\r\nwebhook-timestamp: %d\r\n" % (WALL // 1000) in head

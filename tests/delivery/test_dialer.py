@@ -137,7 +137,7 @@ async def test_without_a_proxy_the_peer_is_judged_under_its_origin(world: World)
         ("127.0.0.0/8", HOST, "::ffff:127.0.0.1"),
     ],
 )
-async def test_what_goes_past_the_proxy_is_judged(world: World, no_proxy: str, host: str, ip: str) -> None:
+async def test_connections_that_bypass_the_proxy_are_judged(world: World, no_proxy: str, host: str, ip: str) -> None:
     world.through("192.0.2.1", "2001:db8::/32", no_proxy)
     world.addresses = [ip]
     assert (await world.post(host)).status == 200
@@ -146,7 +146,7 @@ async def test_what_goes_past_the_proxy_is_judged(world: World, no_proxy: str, h
 
 
 @pytest.mark.parametrize("no_proxy", ["*.internal", "internal", "127.0.0.2", "10.0.0.0/8", "::/0"])
-async def test_what_does_not_match_goes_through_the_proxy(world: World, no_proxy: str) -> None:
+async def test_hosts_not_in_no_proxy_go_through_the_proxy(world: World, no_proxy: str) -> None:
     world.through(no_proxy)
     world.addresses = ["127.0.0.1"]
     world.route("127.0.0.1")
@@ -154,7 +154,7 @@ async def test_what_does_not_match_goes_through_the_proxy(world: World, no_proxy
     assert world.proxy.targets == [f"127.0.0.1:{world.port}"]
 
 
-async def test_each_address_goes_its_own_way(world: World) -> None:
+async def test_no_proxy_is_applied_to_each_address(world: World) -> None:
     """The proxy can't reach the first address; the second lies in a network that needs no proxy."""
     world.through("127.0.0.0/8")
     world.addresses = [FIRST, "127.0.0.1"]
@@ -163,7 +163,7 @@ async def test_each_address_goes_its_own_way(world: World) -> None:
 
 
 @pytest.mark.parametrize("no_proxy", [None, "0.0.0.0"])
-async def test_a_peer_that_is_not_what_was_dialled_hears_nothing(world: World, no_proxy: str | None) -> None:
+async def test_nothing_is_sent_to_a_peer_that_may_not_be_dialled(world: World, no_proxy: str | None) -> None:
     """Linux takes 0.0.0.0 for loopback: the address that was judged is not the one that answers."""
     if no_proxy is None:
         world.dialer.configure(ProxySettings())
@@ -183,7 +183,7 @@ async def test_a_peer_that_is_not_what_was_dialled_hears_nothing(world: World, n
 
 
 @pytest.mark.parametrize("status", [403, 502, 503])
-async def test_the_next_address_is_asked_for_when_the_proxy_fails_for_one(world: World, status: int) -> None:
+async def test_the_next_address_is_tried_when_the_proxy_fails_for_one(world: World, status: int) -> None:
     world.addresses = [FIRST, SECOND]
     world.route(SECOND)
 
@@ -195,7 +195,7 @@ async def test_the_next_address_is_asked_for_when_the_proxy_fails_for_one(world:
     assert world.proxy.targets == [f"{FIRST}:{world.port}", f"{SECOND}:{world.port}"]
 
 
-async def test_when_it_fails_for_all_the_last_one_is_told(world: World) -> None:
+async def test_when_the_proxy_fails_for_all_addresses_the_last_error_is_reported(world: World) -> None:
     world.addresses = [FIRST, SECOND]
     with pytest.raises(ProxyError) as raised:
         await world.post()
@@ -204,7 +204,7 @@ async def test_when_it_fails_for_all_the_last_one_is_told(world: World) -> None:
     assert error.detail == f"the proxy {world.proxy.address} answered 502 Bad Gateway"
 
 
-async def test_no_route_past_the_proxy_does_not_hide_what_it_said(world: World) -> None:
+async def test_an_unreachable_direct_address_does_not_hide_the_proxys_error(world: World) -> None:
     world.through("255.255.255.255")
     world.addresses = [FIRST, "::ffff:255.255.255.255"]
     with pytest.raises(ProxyError):
@@ -215,7 +215,7 @@ async def test_no_route_past_the_proxy_does_not_hide_what_it_said(world: World) 
     assert raised.value.errno == errno.ENETUNREACH
 
 
-async def test_407_is_this_sides_and_asked_once(world: World) -> None:
+async def test_407_is_this_sides_failure_and_tried_once(world: World) -> None:
     world.addresses = [FIRST, SECOND]
     world.through(authorization=BASIC)
     world.proxy.script = answering(407)
@@ -228,7 +228,7 @@ async def test_407_is_this_sides_and_asked_once(world: World) -> None:
     assert len(world.proxy.asked) == 1
 
 
-async def test_a_proxy_that_refuses_is_this_sides_and_tried_once(world: World) -> None:
+async def test_a_refusal_by_the_proxy_is_this_sides_failure_and_tried_once(world: World) -> None:
     world.addresses = [FIRST, SECOND]
     port = refusing_port()
     world.proxies = [address("127.0.0.1", port)]
@@ -240,14 +240,14 @@ async def test_a_proxy_that_refuses_is_this_sides_and_tried_once(world: World) -
     assert len(world.looked_up) == 1
 
 
-async def test_a_proxy_with_several_addresses(world: World) -> None:
+async def test_all_addresses_of_the_proxy_are_tried(world: World) -> None:
     world.proxies.insert(0, address("127.0.0.1", refusing_port()))
     world.route(FIRST)
     assert (await world.post()).status == 200
 
 
 @pytest.mark.parametrize("here", [True, False])
-async def test_a_proxy_whose_name_gives_no_address(world: World, here: bool) -> None:
+async def test_a_proxy_whose_name_does_not_resolve_is_this_sides_failure(world: World, here: bool) -> None:
     """No name of a target is at fault, whatever the resolver says."""
 
     async def look_up(host: str, port: int) -> list[Address]:
@@ -261,7 +261,7 @@ async def test_a_proxy_whose_name_gives_no_address(world: World, here: bool) -> 
     assert "proxy.internal: Name or service not known" in raised.value.detail
 
 
-async def test_a_proxy_without_an_address(world: World) -> None:
+async def test_a_proxy_without_an_address_is_this_sides_failure(world: World) -> None:
     world.proxies = []
     with pytest.raises(ProxyError, match=r"proxy\.internal:3128 can't be reached") as raised:
         await world.post()
@@ -269,7 +269,7 @@ async def test_a_proxy_without_an_address(world: World) -> None:
 
 
 @pytest.mark.parametrize("addresses", [[FIRST], [FIRST, SECOND]])
-async def test_time_that_runs_out_before_the_proxy_is_reached_is_this_sides(
+async def test_a_timeout_before_the_proxy_is_reached_is_this_sides_failure(
     world: World, dead: int, mock_clock: MockClock, addresses: list[str]
 ) -> None:
     world.addresses = addresses
@@ -289,7 +289,9 @@ async def test_time_that_runs_out_before_the_proxy_is_reached_is_this_sides(
     assert error.detail == "the proxy could not be reached in time"
 
 
-async def test_time_that_runs_out_at_the_proxys_name_is_this_sides(world: World, mock_clock: MockClock) -> None:
+async def test_a_timeout_while_the_proxys_name_is_resolved_is_this_sides_failure(
+    world: World, mock_clock: MockClock
+) -> None:
     async def look_up(host: str, port: int) -> list[Address]:
         mock_clock.jump(31)
         await trio.sleep_forever()
@@ -301,7 +303,7 @@ async def test_time_that_runs_out_at_the_proxys_name_is_this_sides(world: World,
     assert raised.value.here
 
 
-async def test_time_that_runs_out_at_the_proxys_answer_is_the_hosts(world: World, mock_clock: MockClock) -> None:
+async def test_a_timeout_while_the_proxy_connects_is_the_hosts_failure(world: World, mock_clock: MockClock) -> None:
     world.proxy.script = hanging
     async with trio.open_nursery() as nursery:
         nursery.start_soon(after, lambda: world.proxy.wait_for(lambda proxy: len(proxy.asked) == 1), mock_clock, 31)
@@ -310,7 +312,7 @@ async def test_time_that_runs_out_at_the_proxys_answer_is_the_hosts(world: World
     assert (raised.value.stage, raised.value.address) == ("proxy", f"{FIRST}:{world.port}")
 
 
-async def test_an_address_that_hangs_behind_the_proxy_can_not_use_up_all_the_time(
+async def test_an_address_that_hangs_behind_the_proxy_does_not_use_all_the_time(
     world: World, mock_clock: MockClock
 ) -> None:
     world.addresses = [FIRST, SECOND]
@@ -325,7 +327,7 @@ async def test_an_address_that_hangs_behind_the_proxy_can_not_use_up_all_the_tim
         assert (await world.post()).address == f"{SECOND}:{world.port}"
 
 
-async def test_time_that_runs_out_on_a_direct_way_is_a_timeout_of_connecting(
+async def test_a_timeout_of_a_direct_connection_is_a_connect_timeout(
     world: World, dead: int, mock_clock: MockClock
 ) -> None:
     world.through("127.0.0.1")
@@ -342,7 +344,7 @@ async def test_time_that_runs_out_on_a_direct_way_is_a_timeout_of_connecting(
     assert (raised.value.stage, raised.value.address) == ("connect", f"127.0.0.1:{dead}")
 
 
-async def test_new_settings_hold_for_new_connections_and_renewing_makes_all_new(world: World) -> None:
+async def test_new_settings_apply_to_new_connections_and_a_renewal_replaces_all(world: World) -> None:
     world.route(FIRST)
     await world.post()
     with closing(ConnectProxy()) as other:
@@ -360,7 +362,7 @@ async def test_new_settings_hold_for_new_connections_and_renewing_makes_all_new(
     assert len(world.proxy.asked) == len(other.asked) == 1
 
 
-async def test_a_reload_does_not_show_new_credentials_to_an_old_proxy(world: World) -> None:
+async def test_a_reload_does_not_send_new_credentials_to_the_old_proxy(world: World) -> None:
     world.through(authorization=b"Basic b2xk")
 
     async def look_up(host: str, port: int) -> list[Address]:

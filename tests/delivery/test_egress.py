@@ -81,7 +81,7 @@ def test_a_mapped_public_address_is_public() -> None:
 
 
 @pytest.mark.parametrize("address", [*PRIVATE_V4, *PRIVATE_V6, *LOOPBACK, *LINK_LOCAL, *MAPPED])
-def test_everything_else_may_not(address: str) -> None:
+def test_other_addresses_may_not_be_dialled(address: str) -> None:
     assert not permits(guard(), address)
 
 
@@ -100,7 +100,7 @@ def test_allow_opens_a_cidr_of_v6() -> None:
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "fd12::1"])
-def test_allow_opens_a_host_pattern_whatever_private_address_it_has(address: str) -> None:
+def test_a_host_pattern_in_allow_opens_any_private_address_of_the_host(address: str) -> None:
     it = guard(allow=["*.internal"])
     it._judge(ip_address(address), "db.internal", 443, False)
     with pytest.raises(EgressDenied):
@@ -197,14 +197,14 @@ def test_a_listener_on_all_addresses_is_known_by_any_address_of_this_machine(wil
     assert permits(it, "10.255.255.254", 8800)
 
 
-def test_a_link_local_address_might_be_this_machine_s() -> None:
+def test_a_link_local_address_counts_as_this_machines() -> None:
     it = guard(allow_ports=["*"], allow=["fe80::/10"])
     assert permits(it, "fe80::1", 8800)
     it.own.add(("::", 8800))
     assert not permits(it, "fe80::1", 8800)
 
 
-def test_a_refusal_says_what_would_open_the_way() -> None:
+def test_a_refusal_names_the_setting_that_would_allow_it() -> None:
     for host, port, hint in (
         ("10.1.2.3", 443, "10.1.2.3 is a private address (10.0.0.0/8); egress.allow opens it"),
         ("::ffff:10.1.2.3", 443, "10.1.2.3 is a private address (10.0.0.0/8); egress.allow opens it"),
@@ -263,7 +263,7 @@ def test_a_single_or_a_mapped_address_in_allow_and_deny_is_that_address(entry: s
     assert not permits(it, address)
 
 
-def test_deny_wins_whatever_the_case_of_a_name_and_for_all_below_it() -> None:
+def test_deny_wins_in_any_case_and_for_subdomains() -> None:
     it = guard(deny=["Evil.Example.COM", "*.Sub.example.com", "1.1.1.1"])
     assert not permits(it, "evil.example.com")
     assert not permits(it, "a.b.sub.example.com", route=True)
@@ -284,7 +284,7 @@ def tunnelled(address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "10.0.0.1", "127.0.0.1", "0.0.0.0", "100.100.100.200"])
-def test_a_translator_that_is_open_leads_to_no_address_that_is_not(address: str) -> None:
+def test_an_open_translator_does_not_open_the_address_behind_it(address: str) -> None:
     for host in tunnelled(address):
         assert not permits(guard(allow=TUNNELS), host)
 
@@ -296,14 +296,14 @@ def test_a_pattern_opens_no_more_behind_a_translator_than_in_front_of_it(host: s
 
 
 @pytest.mark.parametrize("host", ["64:ff9b::1.1.1.1", "64:ff9b:1::1.1.1.1", "2002:101:101::", "::1.1.1.1"])
-def test_a_translator_that_is_open_leads_to_the_public_internet(host: str) -> None:
+def test_an_open_translator_reaches_the_public_internet(host: str) -> None:
     assert permits(guard(allow=TUNNELS), host)
     assert not permits(guard(), host)
     assert not permits(guard(allow=TUNNELS, deny=["1.1.1.0/24"]), host)
 
 
 @pytest.mark.parametrize("host", ["64:ff9b::10.0.0.1", "64:ff9b:1::10.0.0.1", "2002:a00:1::", "::10.0.0.1"])
-def test_both_the_translator_and_what_lies_behind_it_can_be_opened(host: str) -> None:
+def test_the_translator_and_the_address_behind_it_can_both_be_opened(host: str) -> None:
     assert permits(guard(allow=[*TUNNELS, "10.0.0.0/8"]), host)
     assert not permits(guard(allow=["10.0.0.0/8"]), host)
 
@@ -319,7 +319,7 @@ def test_a_route_has_its_exemption_behind_a_translator_too_but_not_for_metadata(
     assert not permits(guard(), "64:ff9b::169.254.169.254", route=True)
 
 
-def test_a_refusal_says_what_lies_behind() -> None:
+def test_a_refusal_names_the_address_behind_a_translator() -> None:
     with pytest.raises(EgressDenied) as denied:
         guard(allow=["64:ff9b::/96"]).judge_literal("64:ff9b::10.0.0.1", 443, False)
     assert str(denied.value) == (
@@ -347,7 +347,7 @@ def test_a_peer_is_judged_again(peer: str) -> None:
 
 
 @pytest.mark.parametrize("peer", ["1.1.1.1:443", "[2606:4700::1111]:443", "[::ffff:1.1.1.1]:443"])
-def test_a_public_peer_is_well(peer: str) -> None:
+def test_a_public_peer_is_permitted(peer: str) -> None:
     guard().judge_peer(Origin("https", "api.example.com", 443), peer)
 
 

@@ -50,12 +50,12 @@ async def test_a_literal_is_resolved_to_itself(names: Names) -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "::1", "169.254.169.254", "localhost"])
-async def test_what_may_not_be_dialled_is_not_resolved(host: str) -> None:
+async def test_denied_hosts_are_refused(host: str) -> None:
     with pytest.raises(EgressDenied):
         await guard().resolve(origin(host))
 
 
-async def test_localhost_is_loopback_whatever_its_name() -> None:
+async def test_localhost_resolves_to_loopback_only() -> None:
     addresses = await guard(allow_loopback=True).resolve(origin("localhost"))
     assert addresses
     assert {address[0] for _, address in addresses} <= {"127.0.0.1", "::1"}
@@ -123,7 +123,7 @@ async def test_odd_spellings_that_the_system_would_read_as_an_address_are_judged
                 await it.resolve(origin(spelled))
 
 
-async def test_of_several_addresses_only_those_that_may_be_dialled_are_given(names: Names) -> None:
+async def test_only_permitted_addresses_of_a_name_are_returned(names: Names) -> None:
     names.answers[NAME] = [["127.0.0.1", PUBLIC, "10.0.0.1", "2606:4700::1111", "::1", "169.254.169.254"]]
     found = await guard(names).resolve(origin())
     assert [name[:2] for _, name in found] == [(PUBLIC, 443), ("2606:4700::1111", 443)]
@@ -136,7 +136,7 @@ async def test_an_empty_answer_is_the_hosts_fault(names: Names) -> None:
     assert not failed.value.here
 
 
-async def test_a_look_up_for_holdfasts_own_use_is_not_judged(names: Names) -> None:
+async def test_a_look_up_of_a_configured_host_is_not_judged(names: Names) -> None:
     names.answers[NAME] = [["10.0.0.1"]]
     assert await guard(names).look_up(NAME, 3128) == [(socket.AF_INET, ("10.0.0.1", 3128))]
 
@@ -202,7 +202,9 @@ async def send(transport: Transport, to: Origin) -> int:
 
 
 @pytest.mark.parametrize("answer", [[PUBLIC, "127.0.0.1", "::1"], ["127.0.0.1", "::1", PUBLIC]])
-async def test_a_public_and_a_loopback_address_in_one_answer(names: Names, answer: list[str]) -> None:
+async def test_of_a_public_and_a_loopback_address_only_the_public_one_is_dialled(
+    names: Names, answer: list[str]
+) -> None:
     names.answers[NAME] = [answer]
     with trap() as (port, is_untouched):
         async with internet(guard(names, allow_ports=["*"])) as (transport, dialled, served):
@@ -213,7 +215,7 @@ async def test_a_public_and_a_loopback_address_in_one_answer(names: Names, answe
     assert served == [1]
 
 
-async def test_a_public_address_that_does_not_answer_makes_way_for_no_other(names: Names) -> None:
+async def test_a_denied_address_is_not_tried_after_a_public_one_fails(names: Names) -> None:
     names.answers[NAME] = [[PUBLIC, "127.0.0.1", "::1"]]
     guarded = guard(names, allow_ports=["*"])
 
@@ -231,7 +233,7 @@ async def test_a_public_address_that_does_not_answer_makes_way_for_no_other(name
         assert is_untouched()
 
 
-async def test_a_public_address_first_and_loopback_at_the_next_look_up(names: Names) -> None:
+async def test_every_look_up_is_judged_again(names: Names) -> None:
     names.answers[NAME] = [[PUBLIC], ["127.0.0.1"], ["::1"], ["::ffff:127.0.0.1"]]
     with trap() as (port, is_untouched):
         async with internet(guard(names, allow_ports=["*"])) as (transport, dialled, served):
@@ -245,7 +247,7 @@ async def test_a_public_address_first_and_loopback_at_the_next_look_up(names: Na
     assert served == [1]
 
 
-async def test_the_trap_would_have_noticed(names: Names) -> None:
+async def test_the_trap_detects_a_connection(names: Names) -> None:
     names.answers[NAME] = [["127.0.0.1"]]
     with trap() as (port, is_untouched):
         async with internet(guard(names, allow_ports=["*"], allow_loopback=True)) as (transport, _, _):
@@ -263,7 +265,7 @@ async def test_the_trap_would_have_noticed(names: Names) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".test"])
-async def test_what_is_no_host_name_does_not_resolve_and_that_is_the_hosts_fault(host: str) -> None:
+async def test_an_invalid_host_name_does_not_resolve_and_is_the_hosts_fault(host: str) -> None:
     with pytest.raises(NameNotResolved) as refused:
         await guard().resolve(origin(host))
     assert not refused.value.here
@@ -287,7 +289,7 @@ async def test_whose_fault_a_failed_look_up_is(names: Names, error: Exception, h
     assert failed.value.here is here
 
 
-async def test_all_who_wait_hear_of_the_failure_and_one_who_comes_later_asks_again(
+async def test_all_waiting_attempts_get_the_failure_and_a_later_one_looks_up_again(
     names: Names, mock_clock: trio.testing.MockClock
 ) -> None:
     names.answers[NAME] = [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), [PUBLIC]]
@@ -314,7 +316,7 @@ async def test_all_who_wait_hear_of_the_failure_and_one_who_comes_later_asks_aga
 # -- a resolver that hangs ---------------------------------------------------------------------------------------------
 
 
-async def test_those_who_ask_for_one_host_share_one_look_up_and_get_their_own_port(names: Names) -> None:
+async def test_attempts_to_one_host_share_one_look_up_and_get_their_own_port(names: Names) -> None:
     names.hanging.add(NAME)
     it = guard(names, allow_ports=["*"])
     found: dict[int, Sequence[Address]] = {}
@@ -331,7 +333,7 @@ async def test_those_who_ask_for_one_host_share_one_look_up_and_get_their_own_po
     assert names.asked == [NAME]
 
 
-async def test_the_look_up_goes_on_when_the_one_who_asked_first_gives_up(names: Names) -> None:
+async def test_the_look_up_continues_when_the_first_attempt_gives_up(names: Names) -> None:
     names.hanging.add(NAME)
     it = guard(names)
     found: list[Sequence[Address]] = []
@@ -352,7 +354,7 @@ async def test_the_look_up_goes_on_when_the_one_who_asked_first_gives_up(names: 
     assert names.asked == [NAME]
 
 
-async def test_a_resolver_that_does_not_answer_is_this_sides_and_holds_one_thread(
+async def test_a_resolver_that_does_not_answer_is_this_sides_failure_and_holds_one_thread(
     names: Names, mock_clock: trio.testing.MockClock
 ) -> None:
     names.hanging.add(NAME)
@@ -377,7 +379,7 @@ async def test_a_resolver_that_does_not_answer_is_this_sides_and_holds_one_threa
     assert await it.resolve(origin()) == [(socket.AF_INET, (PUBLIC, 443))]
 
 
-async def test_an_attempt_with_less_time_learns_what_it_waited_for(
+async def test_an_attempt_with_little_time_reports_the_look_up_that_it_waited_for(
     names: Names, mock_clock: trio.testing.MockClock
 ) -> None:
     names.hanging.add(NAME)
@@ -395,7 +397,7 @@ async def test_an_attempt_with_less_time_learns_what_it_waited_for(
         mock_clock.jump(0.95)
 
 
-async def test_hanging_names_hold_no_more_threads_than_there_are_and_give_them_back(
+async def test_hanging_names_hold_a_bounded_number_of_threads_and_release_them(
     names: Names, mock_clock: trio.testing.MockClock
 ) -> None:
     hanging = [f"hooks.hanging-{number}.com" for number in range(THREADS)]
@@ -425,7 +427,7 @@ async def test_hanging_names_hold_no_more_threads_than_there_are_and_give_them_b
     assert names.asked[THREADS:] == [NAME], "a look-up that nobody waits for any more is not made"
 
 
-async def test_fewer_hanging_names_hold_up_no_other(names: Names) -> None:
+async def test_a_few_hanging_names_delay_no_other(names: Names) -> None:
     hanging = [f"hanging-{number}.example.com" for number in range(SHARE - 1)]
     names.hanging.update(hanging)
     it = guard(names)

@@ -87,7 +87,7 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
 # -- names that resolved lately ----------------------------------------------------------------------------------------
 
 
-async def test_names_that_resolved_lately_do_not_notice_hundreds_that_hang(it: Resolver, names: Names) -> None:
+async def test_names_that_resolved_recently_are_not_delayed_by_hundreds_that_hang(it: Resolver, names: Names) -> None:
     lately = hosts(2 * RECENT_THREADS, "lately")
     await look_up_all(it, lately)
     async with trio.open_nursery() as nursery:
@@ -98,7 +98,7 @@ async def test_names_that_resolved_lately_do_not_notice_hundreds_that_hang(it: R
         nursery.cancel_scope.cancel()
 
 
-async def test_names_that_resolved_lately_and_hang_all_at_once(
+async def test_a_last_good_answer_is_used_while_all_recent_names_hang(
     it: Resolver, names: Names, mock_clock: MockClock
 ) -> None:
     lately = hosts(2 * RECENT_THREADS)
@@ -135,7 +135,7 @@ async def test_a_last_good_answer_is_used_while_the_name_hangs(
 
 
 @pytest.mark.parametrize("error", [SILENT, OSError(errno.EMFILE, "Too many open files")], ids=repr)
-async def test_a_last_good_answer_is_used_when_this_side_fails_but_not_for_ever(
+async def test_a_last_good_answer_is_used_for_a_limited_time_when_this_side_fails(
     it: Resolver, names: Names, mock_clock: MockClock, error: Exception
 ) -> None:
     names.answers[NAME] = [[PUBLIC], error]
@@ -147,7 +147,7 @@ async def test_a_last_good_answer_is_used_when_this_side_fails_but_not_for_ever(
     assert names.asked == [NAME] * 3
 
 
-async def test_a_last_good_answer_is_not_used_against_the_names_own_servers(
+async def test_a_last_good_answer_is_not_used_when_the_names_servers_say_otherwise(
     it: Resolver, names: Names, mock_clock: MockClock
 ) -> None:
     names.answers[NAME] = [[PUBLIC], UNKNOWN, SILENT]
@@ -196,7 +196,7 @@ async def test_names_that_hung_before_leave_threads_for_new_ones(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_name_that_hung_and_answers_again_is_a_name_as_any_other(
+async def test_a_name_that_hung_and_answers_again_has_no_restriction(
     it: Resolver, names: Names, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -208,7 +208,7 @@ async def test_a_name_that_hung_and_answers_again_is_a_name_as_any_other(
     assert names.asked == [NAME] * 2
 
 
-async def test_a_look_up_that_gets_no_thread_fails_before_its_attempt_has_no_time_left(
+async def test_a_look_up_without_a_thread_fails_before_its_attempt_times_out(
     it: Resolver, names: Names, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -233,7 +233,7 @@ async def test_a_look_up_that_gets_no_thread_fails_before_its_attempt_has_no_tim
 
 
 @pytest.mark.parametrize(("error", "here"), [(SILENT, True), (UNKNOWN, False)], ids=repr)
-async def test_a_name_that_failed_is_not_asked_again_for_some_seconds(
+async def test_a_name_that_failed_is_not_looked_up_again_for_some_seconds(
     it: Resolver, names: Names, mock_clock: MockClock, error: Exception, here: bool
 ) -> None:
     names.answers[NAME] = [error, [PUBLIC]]
@@ -253,9 +253,7 @@ async def test_a_failure_of_this_machine_says_nothing_about_the_name(it: Resolve
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_failures_are_remembered_of_so_many_names(
-    it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_cache_of_failures_is_bounded(it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "NAMES_KEPT", 10)
     failing = hosts(11, "failing")
     names.answers |= {host: [UNKNOWN] for host in failing}
@@ -268,7 +266,7 @@ async def test_failures_are_remembered_of_so_many_names(
     assert names.asked == [failing[0]]
 
 
-async def test_answers_are_remembered_of_so_many_names_however_many_fail(
+async def test_the_cache_of_answers_is_bounded_and_failures_do_not_evict_answers(
     it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "NAMES_KEPT", 10)
@@ -288,7 +286,7 @@ def limiters() -> int:
     return sum(isinstance(each, trio.CapacityLimiter) for each in gc.get_objects())
 
 
-async def test_nothing_is_left_of_names_that_hung(it: Resolver, names: Names, mock_clock: MockClock) -> None:
+async def test_names_that_hung_leave_nothing_in_memory(it: Resolver, names: Names, mock_clock: MockClock) -> None:
     trio.to_thread.current_default_thread_limiter()
     before = limiters()
     async with trio.open_nursery() as nursery:
@@ -305,9 +303,7 @@ async def test_nothing_is_left_of_names_that_hung(it: Resolver, names: Names, mo
     assert len(names.asked) == asked + MANY
 
 
-async def test_a_thread_is_used_again_and_ends_when_there_is_nothing_to_do(
-    it: Resolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_thread_is_reused_and_ends_when_idle(it: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
     others = set(threading.enumerate())
 
     def threads() -> int:

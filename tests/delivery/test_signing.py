@@ -53,7 +53,7 @@ def verify(secret: str, headers: dict[str, str], body: bytes = BODY) -> None:
     Webhook(secret).verify(body, headers, json_parse=False)
 
 
-def test_a_receiver_verifies_it() -> None:
+def test_a_receiver_verifies_the_signature() -> None:
     headers = signed(of_environment(OLD))
     verify(OLD, headers)
     with pytest.raises(WebhookVerificationError):
@@ -64,7 +64,7 @@ def test_a_receiver_verifies_it() -> None:
         verify(OLD, headers | {"webhook-id": "msg_2"})
 
 
-def test_it_is_byte_for_byte_what_the_library_writes() -> None:
+def test_the_signature_equals_the_librarys() -> None:
     moment = datetime.fromtimestamp(1_800_000_000, UTC)
     assert signed(of_environment(OLD), at=1_800_000_000_999) == {
         "webhook-id": "msg_1",
@@ -73,16 +73,16 @@ def test_it_is_byte_for_byte_what_the_library_writes() -> None:
     }
 
 
-def test_a_body_that_is_no_text_is_signed_too() -> None:
+def test_a_binary_body_is_signed() -> None:
     assert signed(of_environment(OLD), b"\xff\x00\xfe")["webhook-signature"].startswith("v1,")
 
 
 @pytest.mark.parametrize("spelled", [OLD.removeprefix("whsec_"), OLD.rstrip("="), f"\r\n  {OLD}\t\r\n\n"])
-def test_spellings_of_one_secret(spelled: str) -> None:
+def test_all_spellings_of_a_secret_give_the_same_signature(spelled: str) -> None:
     verify(OLD, signed(of_environment(spelled)))
 
 
-def test_rotation_old_and_new_both_verify(tmp_path: Path) -> None:
+def test_during_rotation_the_old_and_the_new_secret_verify(tmp_path: Path) -> None:
     secret = tmp_path / "billing"
     secret.write_text(f"{OLD}\n{NEW}\n")
     headers = signed(of_file(secret))
@@ -109,7 +109,7 @@ HALF = NEW[: len(NEW) // 2]
 
 
 @pytest.mark.parametrize("half", ["", "\n", HALF, f"{OLD}\n{HALF}", "whsec_", "whsk_", "whsk_AAAA", "\xff"])
-def test_a_file_that_is_being_written_is_not_signed_with(tmp_path: Path, half: str) -> None:
+def test_a_file_that_is_being_written_is_not_used(tmp_path: Path, half: str) -> None:
     secret = tmp_path / "billing"
     secret.write_text(OLD)
     signer = of_file(secret)
@@ -122,7 +122,7 @@ def test_a_file_that_is_being_written_is_not_signed_with(tmp_path: Path, half: s
     verify(NEW, signed(signer, at=later()))
 
 
-def test_a_change_is_taken_over_when_the_file_has_rested(tmp_path: Path) -> None:
+def test_a_change_is_used_when_the_file_has_stayed_unchanged(tmp_path: Path) -> None:
     """By its own time; and by two looks where that is not of this machine's clock."""
     secret = tmp_path / "billing"
     secret.write_text(OLD)
@@ -136,7 +136,7 @@ def test_a_change_is_taken_over_when_the_file_has_rested(tmp_path: Path) -> None
     assert is_old == [False, False, True]
 
 
-def test_a_file_that_goes_on_changing_does_not_rest(tmp_path: Path) -> None:
+def test_a_file_that_keeps_changing_is_not_used(tmp_path: Path) -> None:
     secret = tmp_path / "billing"
     secret.write_text(OLD)
     signer = of_file(secret)
@@ -146,7 +146,7 @@ def test_a_file_that_goes_on_changing_does_not_rest(tmp_path: Path) -> None:
     assert signs_with(NEW, signer, 4 * UNCHANGED_FOR)
 
 
-def test_at_rest_what_is_no_secret_fails_and_the_one_before_does_not_come_back(tmp_path: Path) -> None:
+def test_an_unchanged_file_without_a_secret_fails_and_the_old_secret_is_not_used(tmp_path: Path) -> None:
     secret = tmp_path / "billing"
     secret.write_text(OLD)
     signer = of_file(secret)
@@ -175,7 +175,7 @@ def signs_with(secret: str, signer: Signer, at: int) -> bool:
     return signed(signer, at=at)["webhook-signature"] == Webhook(secret).sign("msg_1", moment, BODY.decode())
 
 
-def test_a_mounted_secret_that_is_replaced_by_turning_a_link(tmp_path: Path) -> None:
+def test_a_mounted_secret_replaced_by_switching_a_link_is_used_at_once(tmp_path: Path) -> None:
     for name, secret in (("one", OLD), ("two", NEW)):
         (tmp_path / name).write_text(secret)
         os.utime(tmp_path / name, ns=(1, 1))
@@ -187,7 +187,7 @@ def test_a_mounted_secret_that_is_replaced_by_turning_a_link(tmp_path: Path) -> 
     verify(NEW, signed(signer))
 
 
-def test_what_reading_would_wait_for_or_never_end_fails_at_once(tmp_path: Path) -> None:
+def test_files_that_block_or_never_end_fail_at_once(tmp_path: Path) -> None:
     secret = tmp_path / "billing"
     secret.write_text(OLD)
     signer = of_file(secret)
@@ -207,7 +207,7 @@ def test_what_reading_would_wait_for_or_never_end_fails_at_once(tmp_path: Path) 
     verify(NEW, signed(signer, at=later()))
 
 
-def test_a_secret_that_vanishes_and_comes_back(tmp_path: Path) -> None:
+def test_a_secret_that_disappears_fails_until_it_is_back(tmp_path: Path) -> None:
     secret = tmp_path / "billing"
     secret.write_text(OLD)
     signer = of_file(secret)
@@ -221,7 +221,7 @@ def test_a_secret_that_vanishes_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoded", [SEED, SEED + bytes(32)])
-def test_ed25519(encoded: bytes) -> None:
+def test_an_ed25519_signature_verifies(encoded: bytes) -> None:
     headers = signed(of_environment("whsk_" + b64encode(encoded).decode()))
     version, _, signature = headers["webhook-signature"].partition(",")
     content = b"%b.%b.%b" % (ID, headers["webhook-timestamp"].encode(), BODY)
@@ -233,7 +233,7 @@ def test_ed25519(encoded: bytes) -> None:
         public.verify(b64decode(signature), content + b" ")
 
 
-def test_a_shared_and_a_private_key_side_by_side() -> None:
+def test_a_shared_and_a_private_key_both_sign() -> None:
     headers = signed(of_environment(f"{PRIVATE}\n{OLD}"))
     assert [part[:3] for part in headers["webhook-signature"].split(" ")] == ["v1a", "v1,"]
     verify(OLD, headers)
@@ -250,14 +250,14 @@ def test_a_shared_and_a_private_key_side_by_side() -> None:
         ("whsk_" + b64encode(bytes(31)).decode(), "line 1 is no ed25519 private key: 31 bytes"),
     ],
 )
-def test_what_is_no_secret_is_told_without_repeating_it(text: str, problem: str) -> None:
+def test_an_error_about_a_secret_does_not_repeat_it(text: str, problem: str) -> None:
     with pytest.raises(SecretMissing) as raised:
         of_environment(text)
     assert problem in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
-def test_sources_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_sources_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SecretMissing, match="that secret_env names is not set"):
         Signer(Sign("standard-webhooks", None, "BILLING"), {})
     with pytest.raises(SecretMissing, match="can't be read: No such file"):

@@ -43,9 +43,7 @@ def test_verification_is_on_and_old_versions_are_off(tmp_path: Path, authority: 
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_a_second_handshake_is_for_routes_that_have_a_certificate_to_show(
-    tmp_path: Path, authority: trustme.CA
-) -> None:
+def test_renegotiation_is_allowed_only_for_routes_with_a_certificate(tmp_path: Path, authority: trustme.CA) -> None:
     """Any other receiver would ask for one after the other, and each takes CPU."""
     certificate = ClientCertificate("billing", *write(tmp_path, authority.issue_cert("client.example")))
     contexts = Contexts(None, {"billing": certificate})
@@ -53,14 +51,12 @@ def test_a_second_handshake_is_for_routes_that_have_a_certificate_to_show(
     assert not contexts.context(origin(certificate.zone)).options & ssl.OP_NO_RENEGOTIATION
 
 
-def test_the_variable_that_writes_session_keys_to_a_file_is_not_heeded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sslkeylogfile_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
     assert Contexts(None, {}).context(origin()).keylog_filename is None
 
 
-def test_an_own_authority_comes_on_top_and_its_file_is_read_once(tmp_path: Path, authority: trustme.CA) -> None:
+def test_a_configured_authority_is_added_and_its_file_is_read_once(tmp_path: Path, authority: trustme.CA) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(authority.cert_pem.bytes())
     contexts = Contexts(file, {})
@@ -69,7 +65,7 @@ def test_an_own_authority_comes_on_top_and_its_file_is_read_once(tmp_path: Path,
     assert ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode()) in trusted
 
 
-def test_a_certificate_is_shown_to_its_own_route_alone(tmp_path: Path, authority: trustme.CA) -> None:
+def test_a_certificate_is_used_for_its_own_route_only(tmp_path: Path, authority: trustme.CA) -> None:
     certificate = ClientCertificate("billing", *write(tmp_path, authority.issue_cert("client.example")))
     contexts = Contexts(None, {"billing": certificate})
     plain = contexts.context(origin())
@@ -86,7 +82,7 @@ def test_a_renewed_certificate_has_a_zone_of_its_own(tmp_path: Path, authority: 
     assert certificate.context is not context
 
 
-def test_files_in_the_middle_of_a_renewal_leave_the_old_certificate(tmp_path: Path, authority: trustme.CA) -> None:
+def test_during_a_renewal_the_old_certificate_is_used(tmp_path: Path, authority: trustme.CA) -> None:
     cert, key = write(tmp_path, authority.issue_cert("client.example"))
     certificate = ClientCertificate("billing", cert, key)
     before = certificate.zone, certificate.context
@@ -99,7 +95,7 @@ def test_files_in_the_middle_of_a_renewal_leave_the_old_certificate(tmp_path: Pa
     assert certificate.zone != before[0]
 
 
-def test_a_pipe_in_the_place_of_a_certificate_is_not_waited_for(tmp_path: Path, authority: trustme.CA) -> None:
+def test_a_pipe_instead_of_a_certificate_does_not_block(tmp_path: Path, authority: trustme.CA) -> None:
     cert, key = write(tmp_path, authority.issue_cert("client.example"))
     certificate = ClientCertificate("billing", cert, key)
     before = certificate.zone, certificate.context
@@ -108,13 +104,13 @@ def test_a_pipe_in_the_place_of_a_certificate_is_not_waited_for(tmp_path: Path, 
     assert (certificate.zone, certificate.context) == before
 
 
-def test_certificate_and_key_in_one_file(tmp_path: Path, authority: trustme.CA) -> None:
+def test_certificate_and_key_may_be_in_one_file(tmp_path: Path, authority: trustme.CA) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(authority.issue_cert("client.example").private_key_and_cert_chain_pem.bytes())
     assert ClientCertificate("billing", both, None).zone.startswith(ROUTE_ZONE)
 
 
-def test_bad_files_are_told(tmp_path: Path, authority: trustme.CA) -> None:
+def test_bad_files_are_reported(tmp_path: Path, authority: trustme.CA) -> None:
     cert, key = write(tmp_path, authority.issue_cert("client.example"))
     with pytest.raises(UnusableFile, match="can't be read"):
         ClientCertificate("billing", tmp_path / "nothing", key)
@@ -129,7 +125,7 @@ def test_bad_files_are_told(tmp_path: Path, authority: trustme.CA) -> None:
         Contexts(tmp_path, {})
 
 
-def test_an_encrypted_key_is_refused_and_no_password_asked_for(tmp_path: Path, authority: trustme.CA) -> None:
+def test_an_encrypted_key_is_refused_without_asking_for_a_password(tmp_path: Path, authority: trustme.CA) -> None:
     cert, key = write(tmp_path, authority.issue_cert("client.example"))
     private = load_pem_private_key(key.read_bytes(), None)
     locked = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2"))

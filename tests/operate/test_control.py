@@ -53,12 +53,12 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_without_a_group_it_is_for_its_owner_alone(gateway: Gateway) -> None:
+def test_without_a_group_only_the_owner_may_connect(gateway: Gateway) -> None:
     assert mode_of(gateway.control) == 0o600
     assert gateway.call("GET", "/v1/status").status_code == 200
 
 
-def test_with_a_group_it_is_for_the_group_too(tmp_path: Path) -> None:
+def test_with_a_group_its_members_may_connect(tmp_path: Path) -> None:
     control = tmp_path / "control.sock"
     with running(tmp_path / "store", listen__control=control, listen__control_group=own_group_name()) as gateway:
         assert mode_of(control) == 0o660
@@ -69,7 +69,7 @@ def test_with_a_group_it_is_for_the_group_too(tmp_path: Path) -> None:
 
 
 @as_others
-def test_the_kernel_keeps_others_out_by_the_mode(folder: Path) -> None:
+def test_the_sockets_mode_keeps_others_out(folder: Path) -> None:
     control = folder / "control.sock"
     with running(folder / "store", listen__control=control, listen__control_group=GROUP):
         done = curl(control, user=STRANGER, group=STRANGER, extra_groups=[])
@@ -78,7 +78,7 @@ def test_the_kernel_keeps_others_out_by_the_mode(folder: Path) -> None:
 
 
 @as_others
-def test_members_of_the_group_are_let_in(folder: Path) -> None:
+def test_members_of_the_group_are_admitted(folder: Path) -> None:
     control = folder / "control.sock"
     with running(folder / "store", listen__control=control, listen__control_group=GROUP) as gateway:
         primary = curl(control, user=OPERATOR, group=GROUP, extra_groups=[])
@@ -92,7 +92,7 @@ def test_members_of_the_group_are_let_in(folder: Path) -> None:
 
 @as_others
 @pytest.mark.parametrize("group", ["", str(GROUP)])
-def test_others_are_refused_even_when_the_mode_would_let_them_in(folder: Path, group: str) -> None:
+def test_others_are_refused_even_if_the_mode_admits_them(folder: Path, group: str) -> None:
     control = folder / "control.sock"
     with running(folder / "store", listen__control=control, listen__control_group=group) as gateway:
         control.chmod(0o666)
@@ -109,7 +109,7 @@ def test_others_are_refused_even_when_the_mode_would_let_them_in(folder: Path, g
 
 
 @as_others
-def test_whoever_is_root_in_a_namespace_of_their_own_is_a_stranger(folder: Path) -> None:
+def test_root_of_another_user_namespace_is_refused(folder: Path) -> None:
     control = folder / "control.sock"
     with running(folder / "store", listen__control=control):
         control.chmod(0o666)
@@ -129,7 +129,7 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"x"], [connected.filen
 
 
 @as_others
-def test_who_connected_counts_and_not_who_has_the_connection_now(folder: Path) -> None:
+def test_the_user_who_connected_counts_even_if_another_uses_the_connection(folder: Path) -> None:
     control = folder / "control.sock"
     with running(folder / "store", listen__control=control):
         control.chmod(0o666)
@@ -143,7 +143,7 @@ def test_who_connected_counts_and_not_who_has_the_connection_now(folder: Path) -
             assert statuses(rest(passed)) == [403]
 
 
-def test_descriptors_that_come_with_a_request_are_dropped(gateway: Gateway) -> None:
+def test_descriptors_sent_with_a_request_are_closed(gateway: Gateway) -> None:
     open_now = Path(f"/proc/{gateway.process.pid}/fd")
     before = len(list(open_now.iterdir()))
     with socket.socket(socket.AF_UNIX) as operator, open(os.devnull) as nothing:  # noqa: PTH123
@@ -153,7 +153,7 @@ def test_descriptors_that_come_with_a_request_are_dropped(gateway: Gateway) -> N
         assert len(list(open_now.iterdir())) < before + 250
 
 
-def test_an_unknown_group_is_a_fault_of_the_config(tmp_path: Path) -> None:
+def test_an_unknown_group_is_a_config_fault(tmp_path: Path) -> None:
     done = run_in_vain(
         tmp_path / "store", listen__control=tmp_path / "c.sock", listen__control_group="no-such-group-here"
     )
@@ -163,14 +163,14 @@ def test_an_unknown_group_is_a_fault_of_the_config(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_group_can_not_have_a_socket_in_the_store(tmp_path: Path) -> None:
+def test_a_group_socket_must_not_be_in_the_store_folder(tmp_path: Path) -> None:
     done = run_in_vain(tmp_path / "store", listen__control_group=own_group_name())
     assert done.returncode == 2
     assert "listen.control_group" in done.stderr
     assert "listen.control elsewhere" in done.stderr
 
 
-def test_a_socket_that_answers_is_respected(tmp_path: Path) -> None:
+def test_a_socket_that_answers_is_not_replaced(tmp_path: Path) -> None:
     control = tmp_path / "control.sock"
     with running(tmp_path / "first", listen__control=control) as gateway:
         second = run_in_vain(tmp_path / "second", listen__control=control)
@@ -180,7 +180,7 @@ def test_a_socket_that_answers_is_respected(tmp_path: Path) -> None:
         assert gateway.call("GET", "/v1/status").json()["store"]["path"] == str(tmp_path / "first")
 
 
-def test_a_socket_with_a_full_backlog_is_respected_too(tmp_path: Path) -> None:
+def test_a_socket_with_a_full_backlog_is_not_replaced(tmp_path: Path) -> None:
     control = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
         busy.bind(str(control))
@@ -190,7 +190,7 @@ def test_a_socket_with_a_full_backlog_is_respected_too(tmp_path: Path) -> None:
         assert control.exists()
 
 
-def test_a_socket_that_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
+def test_a_dead_socket_is_replaced(tmp_path: Path) -> None:
     control = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(control))
@@ -198,7 +198,7 @@ def test_a_socket_that_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
         assert gateway.call("GET", "/v1/status").status_code == 200
 
 
-def test_what_is_not_a_socket_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_not_replaced(tmp_path: Path) -> None:
     control = tmp_path / "control.sock"
     control.write_text("precious")
     assert run_in_vain(tmp_path / "store", listen__control=control).returncode == 1

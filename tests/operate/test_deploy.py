@@ -67,7 +67,7 @@ def test_promtool_accepts_the_rules(rules: Path, promtool: str) -> None:
 
 
 @pytest.mark.parametrize("rules", [ALERTS, FLEET], ids=lambda rules: rules.name)
-def test_the_rules_tell_what_they_should(rules: Path, promtool: str, tmp_path: Path) -> None:
+def test_the_alerts_fire_as_intended(rules: Path, promtool: str, tmp_path: Path) -> None:
     cases = Path(__file__).with_name(f"{rules.stem}_test.yml")
     shutil.copy(rules, tmp_path)
     shutil.copy(cases, tmp_path)
@@ -75,7 +75,7 @@ def test_the_rules_tell_what_they_should(rules: Path, promtool: str, tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_alerts_name_only_metrics_that_are_there(gateway: Gateway) -> None:
+def test_the_alerts_use_only_existing_metrics(gateway: Gateway) -> None:
     text = ALERTS.read_text()
     found = expressions(text)
     assert len(found) == text.count("- alert:") == text.count("summary:") == text.count("severity:")
@@ -83,12 +83,12 @@ def test_the_alerts_name_only_metrics_that_are_there(gateway: Gateway) -> None:
     assert set().union(*map(metrics_in, found)) <= known_metrics(gateway)
 
 
-def test_what_a_fleet_is_scaled_by_names_only_metrics_that_are_there(gateway: Gateway) -> None:
+def test_the_fleets_scaling_uses_only_existing_metrics(gateway: Gateway) -> None:
     (rule,) = queries(yaml.safe_load(FLEET.read_text()))
     assert {"holdfast_waiting_messages"} < metrics_in(rule) <= known_metrics(gateway)
 
 
-def test_the_dashboard_names_only_metrics_that_are_there(gateway: Gateway) -> None:
+def test_the_dashboard_uses_only_existing_metrics(gateway: Gateway) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     found = queries(dashboard)
     assert len(found) > 30
@@ -96,7 +96,7 @@ def test_the_dashboard_names_only_metrics_that_are_there(gateway: Gateway) -> No
     assert set().union(*map(metrics_in, found)) <= known_metrics(gateway)
 
 
-def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken = set()

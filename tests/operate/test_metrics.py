@@ -67,7 +67,7 @@ HISTOGRAMS = {
 ONE_FAILURE_DISABLES = {"circuit__disable_after": 1, "retry__base": "1h"}
 
 
-def test_every_metric_is_there_with_type_help_and_labels(tmp_path: Path, receiver: Receiver) -> None:
+def test_every_metric_has_its_type_help_and_labels(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with running(tmp_path / "store", **ONE_FAILURE_DISABLES) as gateway:
         # A refusal, a failure and a circuit that is not enabled: so that each metric has a sample.
@@ -84,7 +84,7 @@ def test_every_metric_is_there_with_type_help_and_labels(tmp_path: Path, receive
             assert seen == labels, name
 
 
-def test_an_idle_gateway_knows_every_outcome_and_reason_already(gateway: Gateway) -> None:
+def test_an_idle_gateway_exposes_every_outcome_and_reason(gateway: Gateway) -> None:
     it = scrape(gateway)
     assert set(it.labels("holdfast_attempts_total", "outcome")) == {
         "2xx", "3xx", "4xx", "5xx", "other", "timeout", "connect", "dns", "tls", "reset", "protocol", "egress_denied",
@@ -98,7 +98,7 @@ def test_an_idle_gateway_knows_every_outcome_and_reason_already(gateway: Gateway
     assert it.value("holdfast_store_max_bytes") == 4 << 30
 
 
-def test_numbers_move_with_deliveries(gateway: Gateway, receiver: Receiver) -> None:
+def test_metrics_change_with_deliveries(gateway: Gateway, receiver: Receiver) -> None:
     for number in range(3):
         gateway.post(f"{receiver.url}/{number}")
     until(lambda: scrape(gateway).value("holdfast_delivered_total") == 3)
@@ -143,7 +143,7 @@ def test_refusals_are_counted_by_reason(gateway: Gateway) -> None:
     )
 
 
-def test_what_waits_and_what_died(tmp_path: Path, receiver: Receiver) -> None:
+def test_waiting_and_dead_messages_are_counted(tmp_path: Path, receiver: Receiver) -> None:
     statuses = {"/moved": 302, "/gone": 410, "/odd": 601}
     receiver.answer = lambda request: statuses.get(request.path, 500)
     with running(tmp_path / "store", retry__max_retries=1, retry__base="1h", circuit__min_attempts=0) as gateway:
@@ -165,7 +165,7 @@ def test_what_waits_and_what_died(tmp_path: Path, receiver: Receiver) -> None:
         assert it.value("holdfast_dead_letters") == 0
 
 
-def test_at_most_fifty_hosts_are_named_and_frozen_ones_first(tmp_path: Path) -> None:
+def test_at_most_fifty_hosts_are_named_with_frozen_ones_first(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -203,7 +203,7 @@ def test_a_circuit_by_url_does_not_show_its_path(tmp_path: Path, receiver: Recei
     assert all(re.fullmatch(re.escape(receiver.url) + "/#[0-9a-f]{8}", host) for host in hosts)
 
 
-def test_draining_shows(gateway: Gateway) -> None:
+def test_a_drain_is_shown(gateway: Gateway) -> None:
     gateway.call("POST", "/v1/drain", {})
     assert scrape(gateway).value("holdfast_draining") == 1
     assert scrape(gateway).value("holdfast_ready") == 0
@@ -220,7 +220,7 @@ def test_connections_are_counted_by_listener(gateway: Gateway) -> None:
 
 
 @pytest.mark.usefixtures("executed")
-def test_the_client_library_is_loaded_by_the_first_scrape_and_stays_small(
+def test_the_first_scrape_loads_the_client_library_and_it_stays_small(
     gateway: Gateway, measured: Callable[[str], None]
 ) -> None:
     def rss() -> int:

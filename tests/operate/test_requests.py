@@ -32,7 +32,7 @@ def is_well(gateway: Gateway) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:9])
-def test_a_name_that_nothing_has(asked: Gateway, name: str) -> None:
+def test_unknown_and_invalid_names_are_refused(asked: Gateway, name: str) -> None:
     reads = [f"circuits/{name}", f"messages/{name}", f"circuits?after={name}", f"circuits?state={name}"]
     answers = [asked.get(f"/{path}") for path in reads]
     reads += [f"messages?{key}={name}" for key in ("host", "after", "state", "limit")]
@@ -46,7 +46,7 @@ def test_a_name_that_nothing_has(asked: Gateway, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text)[:9])
-def test_a_filter_that_nothing_has(asked: Gateway, text: object) -> None:
+def test_invalid_filters_are_refused(asked: Gateway, text: object) -> None:
     calls = [("messages/drop", key) for key in ("host", "before", "state", "limit")]
     calls += [(f"dead/{act}", key) for act in ("replay", "drop") for key in ("host", "since", "until", "reason", "x")]
     answers = {
@@ -59,7 +59,7 @@ def test_a_filter_that_nothing_has(asked: Gateway, text: object) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 990, b"[" * 50_000, b'{"host":' * 6_000, b"\xff", b"{", b"9" * 5_000, b"NaN"])
-def test_a_body_that_is_no_object(asked: Gateway, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(asked: Gateway, body: bytes) -> None:
     transport = httpx.HTTPTransport(uds=str(asked.control), verify=False)
     with httpx.Client(transport=transport) as client:
         answers = [client.post(f"http://holdfast/v1/{path}", content=body) for path in ("dead/drop", "reload", "drain")]
@@ -69,13 +69,13 @@ def test_a_body_that_is_no_object(asked: Gateway, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["/status", "/circuits", "/healthz", "/metrics", "/"])
-def test_a_body_is_not_taken_where_nothing_reads_one(asked: Gateway, path: str) -> None:
+def test_read_only_listeners_refuse_bodies(asked: Gateway, path: str) -> None:
     for body in (b"[" * 990, b"no JSON", b'{"limit": 0}'):
         assert httpx.request("GET", f"http://{asked.status}{path}", content=body, **PLAIN).status_code == 413
     assert is_well(asked)
 
 
-def test_a_very_long_key_is_refused_by_the_store_of_none(asked: Gateway) -> None:
+def test_a_very_long_key_is_unknown_to_every_store(asked: Gateway) -> None:
     longest = quote("https://" + "h" * 385 + "/x", safe="")
     assert asked.get(f"/circuits/{longest}").status_code == 404
     assert is_well(asked)

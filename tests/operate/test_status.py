@@ -19,11 +19,11 @@ def probed(tmp_path: Path) -> Iterator[tuple[Gateway, str]]:
         yield gateway, f"127.0.0.1:{found[1]}"
 
 
-def test_it_is_off_by_default(gateway: Gateway) -> None:
+def test_the_probe_listener_is_off_by_default(gateway: Gateway) -> None:
     assert "probe" not in gateway.out[0]
 
 
-def test_it_serves_health_and_metrics_under_any_name(probed: tuple[Gateway, str]) -> None:
+def test_the_probe_listener_serves_health_and_metrics_under_any_name(probed: tuple[Gateway, str]) -> None:
     gateway, address = probed
     for path in ("/healthz", "/readyz", "/metrics"):
         for host in ("10.2.3.4:8802", "pod.example", "evil.example"):
@@ -33,12 +33,12 @@ def test_it_serves_health_and_metrics_under_any_name(probed: tuple[Gateway, str]
 
 
 @pytest.mark.parametrize("path", ["/", "/status", "/circuits", "/messages/msg_" + "0" * 32, "/page.json", "/v1/status"])
-def test_it_serves_nothing_else(probed: tuple[Gateway, str], path: str) -> None:
+def test_the_probe_listener_serves_nothing_else(probed: tuple[Gateway, str], path: str) -> None:
     _, address = probed
     assert httpx.get(f"http://{address}{path}", **PLAIN).status_code == 404
 
 
-def test_it_only_reads(probed: tuple[Gateway, str]) -> None:
+def test_the_probe_listener_is_read_only(probed: tuple[Gateway, str]) -> None:
     _, address = probed
     assert httpx.post(f"http://{address}/metrics", **PLAIN).status_code == 405
 
@@ -50,7 +50,7 @@ def test_readiness_follows_the_drain(probed: tuple[Gateway, str]) -> None:
     assert httpx.get(f"http://{address}/healthz", **PLAIN).status_code == 200
 
 
-def test_it_is_never_a_target(probed: tuple[Gateway, str], receiver: Receiver) -> None:
+def test_the_probe_listener_is_never_a_target(probed: tuple[Gateway, str], receiver: Receiver) -> None:
     gateway, address = probed
     answer = gateway.post(f"http://{address}/metrics")
     assert answer.status_code == 403
@@ -58,7 +58,7 @@ def test_it_is_never_a_target(probed: tuple[Gateway, str], receiver: Receiver) -
     receiver.wait_for_one()
 
 
-def test_an_address_in_use_is_told(probed: tuple[Gateway, str], tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported(probed: tuple[Gateway, str], tmp_path: Path) -> None:
     _, address = probed
     done = run_in_vain(tmp_path / "other", listen__probe=address)
     assert done.returncode == 1

@@ -61,7 +61,7 @@ def total(browser: Browser, name: str) -> int:
     return int(browser.text(f"[data-total={name}]").replace(",", "") or 0)
 
 
-def test_it_shows_what_is_wrong(world: World, browser: Browser, picture: Picture) -> None:
+def test_the_page_shows_troubled_hosts(world: World, browser: Browser, picture: Picture) -> None:
     browser.open(world.page)
     browser.until_text("#headline", "Healthy, with 2 hosts in trouble")
     assert "1 host frozen" in browser.text("#reason")
@@ -83,7 +83,7 @@ def test_it_shows_what_is_wrong(world: World, browser: Browser, picture: Picture
     assert browser.console() == []
 
 
-def test_numbers_move(world: World, browser: Browser) -> None:
+def test_the_page_updates_its_numbers(world: World, browser: Browser) -> None:
     browser.open(world.page)
     browser.until_text("#headline", "Healthy")
     accepted, delivered = total(browser, "accepted"), total(browser, "delivered")
@@ -123,9 +123,7 @@ def test_a_message_is_looked_up_and_drawn(world: World, browser: Browser, pictur
     assert browser.console() == []
 
 
-def test_it_says_that_the_gateway_is_gone_and_comes_back_by_itself(
-    tmp_path: Path, browser: Browser, picture: Picture
-) -> None:
+def test_the_page_reports_a_stopped_gateway_and_recovers(tmp_path: Path, browser: Browser, picture: Picture) -> None:
     gateway = start(tmp_path / "store")
     browser.open(f"http://{gateway.status}/")
     browser.until_text("#headline", "Healthy")

@@ -34,21 +34,21 @@ def test_the_policy_allows_nothing_else() -> None:
     assert "unsafe" not in HEADERS["content-security-policy"]
 
 
-def test_it_asks_nobody_else() -> None:
+def test_the_page_contains_no_foreign_address() -> None:
     """The only address in it is the name of SVG's namespace, which nobody fetches."""
     assert set(re.findall(r"https?://[\w./]+", TEXT)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_it_makes_no_markup_of_text() -> None:
+def test_the_page_never_turns_text_into_markup() -> None:
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", " onclick="):
         assert way not in TEXT
 
 
-def test_it_is_small() -> None:
+def test_the_page_is_small() -> None:
     assert len(PAGE.body) < LARGEST
 
 
-def test_the_gateway_serves_it(tmp_path: Path) -> None:
+def test_the_gateway_serves_the_page(tmp_path: Path) -> None:
     with running(tmp_path / "store") as gateway:
         answer = gateway.get("/")
     assert answer.status_code == 200

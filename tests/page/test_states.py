@@ -48,7 +48,7 @@ def visit(browser: Browser, script: Script, fragment: str = "", **world: object)
 
 
 @pytest.mark.parametrize("look", cases(["light"], ["dark", "narrow"]))
-def test_nothing_wrong_is_calm(browser: Browser, script: Script, picture: Picture, look: str) -> None:
+def test_a_healthy_gateway_shows_no_trouble(browser: Browser, script: Script, picture: Picture, look: str) -> None:
     browser.look(**LOOKS[look])
     visit(browser, script, **worlds.calm())
     assert browser.text("#headline") == "Healthy"
@@ -61,7 +61,7 @@ def test_nothing_wrong_is_calm(browser: Browser, script: Script, picture: Pictur
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_trouble_is_shown_readably_everywhere(browser: Browser, script: Script, picture: Picture, look: str) -> None:
+def test_trouble_is_readable_in_every_layout(browser: Browser, script: Script, picture: Picture, look: str) -> None:
     browser.look(**LOOKS[look])
     visit(browser, script, f"#msg_{1:032x}", **worlds.trouble())
     browser.until_text("#message", "Retry 6 of 11")
@@ -94,7 +94,7 @@ def test_a_gateway_that_just_started_waits_for_its_first_webhook(browser: Browse
         ({"health": {"status": "failing", "checks": {"store": "fsync failed"}}}, "Failing", "store: fsync failed"),
     ],
 )
-def test_it_says_why_it_is_not_well(
+def test_the_page_says_why_the_gateway_is_not_healthy(
     browser: Browser, script: Script, changes: dict[str, object], headline: str, reason: str
 ) -> None:
     visit(browser, script, **worlds.calm(), **changes)
@@ -103,7 +103,7 @@ def test_it_says_why_it_is_not_well(
     assert headline in str(browser.run("return document.title"))
 
 
-def test_with_a_spool_it_says_how_many_are_kept_while_the_database_is_away(browser: Browser, script: Script) -> None:
+def test_while_the_database_is_unreachable_the_page_counts_spooled_webhooks(browser: Browser, script: Script) -> None:
     world = worlds.calm()
     world["status"]["store"] |= {"spool": 12, "spooling_since": worlds.ago(60)}
     visit(browser, script, **world, ready={"ready": True, "draining": False, "degraded": ["store_away"]})
@@ -112,7 +112,7 @@ def test_with_a_spool_it_says_how_many_are_kept_while_the_database_is_away(brows
 
 
 @pytest.mark.parametrize("look", cases(["narrow"], ["light", "dark"]))
-def test_a_clock_that_is_off_is_told(browser: Browser, script: Script, picture: Picture, look: str) -> None:
+def test_a_wrong_clock_is_shown(browser: Browser, script: Script, picture: Picture, look: str) -> None:
     browser.look(**LOOKS[look])
     world = worlds.calm()
     world["status"]["clock"] = {"offset": 259_199.4, "off": True}
@@ -127,7 +127,7 @@ def test_a_clock_that_is_off_is_told(browser: Browser, script: Script, picture: 
     assert browser.console() == []
 
 
-def test_a_clock_that_is_off_is_told_beside_other_trouble_until_it_is_right(browser: Browser, script: Script) -> None:
+def test_a_wrong_clock_is_shown_with_other_trouble_until_it_is_right(browser: Browser, script: Script) -> None:
     world = worlds.trouble()
     world["status"]["clock"] = {"offset": -3.0, "off": True}
     visit(browser, script, **world)
@@ -138,7 +138,7 @@ def test_a_clock_that_is_off_is_told_beside_other_trouble_until_it_is_right(brow
     until(lambda: not browser.run("return document.getElementById('clock').checkVisibility()"))
 
 
-def test_what_others_wrote_is_text(browser: Browser, script: Script) -> None:
+def test_foreign_text_is_shown_as_text(browser: Browser, script: Script) -> None:
     """Trusted types and the policy would stop markup; the console shows that they never had to."""
     world = worlds.trouble()
     world["disabled"]["circuits"][0]["host"] = f"x'; rm -rf / #{worlds.HOSTILE}"
@@ -154,7 +154,7 @@ def test_what_others_wrote_is_text(browser: Browser, script: Script) -> None:
     assert browser.console() == []
 
 
-def test_an_unknown_id_is_asked_for_once(browser: Browser, script: Script) -> None:
+def test_an_unknown_id_is_requested_once(browser: Browser, script: Script) -> None:
     unknown = "msg_" + "0" * 32
     visit(browser, script, f"#{unknown}", **worlds.calm())
     browser.until_text("#message", "There is no message")
@@ -163,7 +163,7 @@ def test_an_unknown_id_is_asked_for_once(browser: Browser, script: Script) -> No
     assert script.paths().count(f"GET /messages/{unknown}") == 1
 
 
-def test_what_is_no_id_is_not_asked_for(browser: Browser, script: Script) -> None:
+def test_an_invalid_id_is_not_requested(browser: Browser, script: Script) -> None:
     visit(browser, script, "#msg_../../status", **worlds.calm())
     browser.type("#id", "../status\n")
     assert "32 hexadecimal digits" in str(browser.run("return document.querySelector('#id').validationMessage"))
@@ -189,7 +189,7 @@ def test_every_life_of_a_message_is_drawn(
         assert browser.count(f"#line .bead[data-tone={tone}]") == count, tone
 
 
-def test_retries_stand_evenly_on_the_line(browser: Browser, script: Script) -> None:
+def test_retries_are_evenly_spaced_on_the_line(browser: Browser, script: Script) -> None:
     visit(browser, script, f"#msg_{4:032x}", **worlds.trouble())
     browser.until_text("#message", "Dead")
     places = browser.run("return [...document.querySelectorAll('#line circle')].map(e => +e.getAttribute('cx'))")
@@ -211,7 +211,7 @@ def test_a_command_is_copied_with_and_without_the_clipboard(browser: Browser, sc
         assert browser.run("return window.copied") == "holdfast unfreeze old.partner.example:443"
 
 
-def test_a_row_that_does_not_change_keeps_its_focus(browser: Browser, script: Script) -> None:
+def test_an_unchanged_row_keeps_its_focus(browser: Browser, script: Script) -> None:
     world = worlds.trouble()
     visit(browser, script, **world)
     browser.run("document.querySelectorAll('#circuits .command button')[2].focus()")
@@ -222,7 +222,7 @@ def test_a_row_that_does_not_change_keeps_its_focus(browser: Browser, script: Sc
     assert browser.run("return document.activeElement.dataset.key") == focused
 
 
-def test_a_hidden_page_asks_nothing(browser: Browser, script: Script) -> None:
+def test_a_hidden_page_sends_no_requests(browser: Browser, script: Script) -> None:
     def hide(hidden: bool) -> None:
         browser.run(
             "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
@@ -241,7 +241,7 @@ def test_a_hidden_page_asks_nothing(browser: Browser, script: Script) -> None:
     until(lambda: browser.run("return window.timers") == [2_000])
 
 
-def test_it_asks_less_often_while_nobody_answers(browser: Browser, script: Script) -> None:
+def test_the_page_polls_less_often_while_there_is_no_answer(browser: Browser, script: Script) -> None:
     visit(browser, script, **worlds.calm())
     browser.run(RECORD_TIMERS)
     script.answers = {name: [Answer(200, b"not a gateway")] for name in script.answers}
@@ -256,7 +256,7 @@ def test_it_asks_less_often_while_nobody_answers(browser: Browser, script: Scrip
     browser.until_text("#headline", "Healthy")
 
 
-def test_motion_is_for_those_who_want_it(browser: Browser, script: Script) -> None:
+def test_reduced_motion_is_respected(browser: Browser, script: Script) -> None:
     moving = "return getComputedStyle(document.querySelector('#sign')).animationName"
     visit(browser, script, **worlds.calm())
     until(lambda: browser.count(".beat") == 1)
