@@ -1,4 +1,4 @@
-"""Names: what the resolver says is judged before it is dialled, and a resolver that hangs or lies harms nobody else."""
+"""FakeResolver: what the resolver says is judged before it is dialled, and a resolver that hangs or lies harms nobody else."""
 
 import errno
 import socket
@@ -20,7 +20,7 @@ from holdfast.delivery.resolver import FAILURE_KEPT_FOR, SHARE, THREADS, TIMEOUT
 from holdfast.http.dial import Address, Origin
 from holdfast.http.errors import ConnectError
 from holdfast.http.transport import Transport
-from tests.delivery.names import PUBLIC, Names
+from tests.delivery.fake_resolver import PUBLIC, FakeResolver
 from tests.support.address_spellings import numeric, samples
 from tests.support.harness import PATIENCE
 
@@ -28,8 +28,8 @@ NAME = "hooks.example.com"
 
 
 @pytest.fixture
-def names() -> Iterator[Names]:
-    names = Names()
+def names() -> Iterator[FakeResolver]:
+    names = FakeResolver()
     yield names
     names.let_go.set()
 
@@ -42,7 +42,7 @@ def origin(host: str = NAME, port: int = 443, zone: str = "") -> Origin:
     return Origin("http", host, port, zone)
 
 
-async def test_a_literal_is_resolved_to_itself(names: Names) -> None:
+async def test_a_literal_is_resolved_to_itself(names: FakeResolver) -> None:
     it = guard(names)
     assert await it.resolve(origin("1.1.1.1")) == [(socket.AF_INET, ("1.1.1.1", 443))]
     assert await it.resolve(origin("2606:4700::1111")) == [(socket.AF_INET6, ("2606:4700::1111", 443))]
@@ -67,13 +67,13 @@ async def test_the_exemption_of_a_route_holds_in_its_zone_only() -> None:
         await guard().resolve(origin("localhost", 9999))
 
 
-async def test_a_denied_name_is_refused_before_it_is_looked_up(names: Names) -> None:
+async def test_a_denied_name_is_refused_before_it_is_looked_up(names: FakeResolver) -> None:
     with pytest.raises(EgressDenied, match=r"egress\.deny"):
         await guard(names, deny=["*.example.com"]).resolve(origin())
     assert names.asked == []
 
 
-async def test_an_alias_of_a_denied_name_passes_and_only_its_network_closes_both(names: Names) -> None:
+async def test_an_alias_of_a_denied_name_passes_and_only_its_network_closes_both(names: FakeResolver) -> None:
     """As the docs say: whoever sends can make a name of their own for any address."""
     alias = origin("alias.example.org")
     by_name = guard(names, deny=[NAME, "*.internal.example"])
@@ -88,7 +88,9 @@ async def test_an_alias_of_a_denied_name_passes_and_only_its_network_closes_both
 
 @pytest.mark.parametrize("own", [("127.0.0.1", 8800), ("0.0.0.0", 8800)])
 @pytest.mark.parametrize("zone", ["", ROUTE_ZONE])
-async def test_no_name_and_no_route_leads_to_holdfast_itself(names: Names, own: tuple[str, int], zone: str) -> None:
+async def test_no_name_and_no_route_leads_to_holdfast_itself(
+    names: FakeResolver, own: tuple[str, int], zone: str
+) -> None:
     names.answers[NAME] = [["127.0.0.1"]]
     it = guard(names, allow_loopback=True, allow_ports=["*"])
     assert await it.resolve(origin(port=8800, zone=zone))
@@ -101,7 +103,7 @@ async def test_no_name_and_no_route_leads_to_holdfast_itself(names: Names, own: 
 
 
 @pytest.mark.parametrize("row", [*V4, *V6], ids=str)
-async def test_a_name_opens_no_address_of_the_table(names: Names, row: Range) -> None:
+async def test_a_name_opens_no_address_of_the_table(names: FakeResolver, row: Range) -> None:
     it = guard(names)
     for address in samples(row):
         mapped = [f"::ffff:{address}"] if address.version == 4 else []
@@ -123,20 +125,20 @@ async def test_odd_spellings_that_the_system_would_read_as_an_address_are_judged
                 await it.resolve(origin(spelled))
 
 
-async def test_only_permitted_addresses_of_a_name_are_returned(names: Names) -> None:
+async def test_only_permitted_addresses_of_a_name_are_returned(names: FakeResolver) -> None:
     names.answers[NAME] = [["127.0.0.1", PUBLIC, "10.0.0.1", "2606:4700::1111", "::1", "169.254.169.254"]]
     found = await guard(names).resolve(origin())
     assert [name[:2] for _, name in found] == [(PUBLIC, 443), ("2606:4700::1111", 443)]
 
 
-async def test_an_empty_answer_is_the_hosts_fault(names: Names) -> None:
+async def test_an_empty_answer_is_the_hosts_fault(names: FakeResolver) -> None:
     names.answers[NAME] = [[]]
     with pytest.raises(NameNotResolved) as failed:
         await guard(names).resolve(origin())
     assert not failed.value.here
 
 
-async def test_a_look_up_of_a_configured_host_is_not_judged(names: Names) -> None:
+async def test_a_look_up_of_a_configured_host_is_not_judged(names: FakeResolver) -> None:
     names.answers[NAME] = [["10.0.0.1"]]
     assert await guard(names).look_up(NAME, 3128) == [(socket.AF_INET, ("10.0.0.1", 3128))]
 
@@ -203,7 +205,7 @@ async def send(transport: Transport, to: Origin) -> int:
 
 @pytest.mark.parametrize("answer", [[PUBLIC, "127.0.0.1", "::1"], ["127.0.0.1", "::1", PUBLIC]])
 async def test_of_a_public_and_a_loopback_address_only_the_public_one_is_dialled(
-    names: Names, answer: list[str]
+    names: FakeResolver, answer: list[str]
 ) -> None:
     names.answers[NAME] = [answer]
     with trap() as (port, is_untouched):
@@ -215,7 +217,7 @@ async def test_of_a_public_and_a_loopback_address_only_the_public_one_is_dialled
     assert served == [1]
 
 
-async def test_a_denied_address_is_not_tried_after_a_public_one_fails(names: Names) -> None:
+async def test_a_denied_address_is_not_tried_after_a_public_one_fails(names: FakeResolver) -> None:
     names.answers[NAME] = [[PUBLIC, "127.0.0.1", "::1"]]
     guarded = guard(names, allow_ports=["*"])
 
@@ -233,7 +235,7 @@ async def test_a_denied_address_is_not_tried_after_a_public_one_fails(names: Nam
         assert is_untouched()
 
 
-async def test_every_look_up_is_judged_again(names: Names) -> None:
+async def test_every_look_up_is_judged_again(names: FakeResolver) -> None:
     names.answers[NAME] = [[PUBLIC], ["127.0.0.1"], ["::1"], ["::ffff:127.0.0.1"]]
     with trap() as (port, is_untouched):
         async with internet(guard(names, allow_ports=["*"])) as (transport, dialled, served):
@@ -247,7 +249,7 @@ async def test_every_look_up_is_judged_again(names: Names) -> None:
     assert served == [1]
 
 
-async def test_the_trap_detects_a_connection(names: Names) -> None:
+async def test_the_trap_detects_a_connection(names: FakeResolver) -> None:
     names.answers[NAME] = [["127.0.0.1"]]
     with trap() as (port, is_untouched):
         async with internet(guard(names, allow_ports=["*"], allow_loopback=True)) as (transport, _, _):
@@ -282,7 +284,7 @@ async def test_an_invalid_host_name_does_not_resolve_and_is_the_hosts_fault(host
     ],
     ids=repr,
 )
-async def test_whose_fault_a_failed_look_up_is(names: Names, error: Exception, here: bool) -> None:
+async def test_whose_fault_a_failed_look_up_is(names: FakeResolver, error: Exception, here: bool) -> None:
     names.answers[NAME] = [error]
     with pytest.raises(NameNotResolved, match=f"^{NAME}: ") as failed:
         await guard(names).resolve(origin())
@@ -290,7 +292,7 @@ async def test_whose_fault_a_failed_look_up_is(names: Names, error: Exception, h
 
 
 async def test_all_waiting_attempts_get_the_failure_and_a_later_one_looks_up_again(
-    names: Names, mock_clock: trio.testing.MockClock
+    names: FakeResolver, mock_clock: trio.testing.MockClock
 ) -> None:
     names.answers[NAME] = [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), [PUBLIC]]
     names.hanging.add(NAME)
@@ -316,7 +318,7 @@ async def test_all_waiting_attempts_get_the_failure_and_a_later_one_looks_up_aga
 # -- a resolver that hangs ---------------------------------------------------------------------------------------------
 
 
-async def test_attempts_to_one_host_share_one_look_up_and_get_their_own_port(names: Names) -> None:
+async def test_attempts_to_one_host_share_one_look_up_and_get_their_own_port(names: FakeResolver) -> None:
     names.hanging.add(NAME)
     it = guard(names, allow_ports=["*"])
     found: dict[int, Sequence[Address]] = {}
@@ -333,7 +335,7 @@ async def test_attempts_to_one_host_share_one_look_up_and_get_their_own_port(nam
     assert names.asked == [NAME]
 
 
-async def test_the_look_up_continues_when_the_first_attempt_gives_up(names: Names) -> None:
+async def test_the_look_up_continues_when_the_first_attempt_gives_up(names: FakeResolver) -> None:
     names.hanging.add(NAME)
     it = guard(names)
     found: list[Sequence[Address]] = []
@@ -355,7 +357,7 @@ async def test_the_look_up_continues_when_the_first_attempt_gives_up(names: Name
 
 
 async def test_a_resolver_that_does_not_answer_is_this_sides_failure_and_holds_one_thread(
-    names: Names, mock_clock: trio.testing.MockClock
+    names: FakeResolver, mock_clock: trio.testing.MockClock
 ) -> None:
     names.hanging.add(NAME)
     it = guard(names)
@@ -380,7 +382,7 @@ async def test_a_resolver_that_does_not_answer_is_this_sides_failure_and_holds_o
 
 
 async def test_an_attempt_with_little_time_reports_the_look_up_that_it_waited_for(
-    names: Names, mock_clock: trio.testing.MockClock
+    names: FakeResolver, mock_clock: trio.testing.MockClock
 ) -> None:
     names.hanging.add(NAME)
     it = guard(names)
@@ -398,7 +400,7 @@ async def test_an_attempt_with_little_time_reports_the_look_up_that_it_waited_fo
 
 
 async def test_hanging_names_hold_a_bounded_number_of_threads_and_release_them(
-    names: Names, mock_clock: trio.testing.MockClock
+    names: FakeResolver, mock_clock: trio.testing.MockClock
 ) -> None:
     hanging = [f"hooks.hanging-{number}.com" for number in range(THREADS)]
     behind = [f"hooks.behind-{number}.com" for number in range(5)]
@@ -427,7 +429,7 @@ async def test_hanging_names_hold_a_bounded_number_of_threads_and_release_them(
     assert names.asked[THREADS:] == [NAME], "a look-up that nobody waits for any more is not made"
 
 
-async def test_a_few_hanging_names_delay_no_other(names: Names) -> None:
+async def test_a_few_hanging_names_delay_no_other(names: FakeResolver) -> None:
     hanging = [f"hanging-{number}.example.com" for number in range(SHARE - 1)]
     names.hanging.update(hanging)
     it = guard(names)

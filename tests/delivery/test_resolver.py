@@ -1,4 +1,4 @@
-"""Names beside names that hang: who still gets an answer, what is remembered, and that all of it is bounded."""
+"""FakeResolver beside names that hang: who still gets an answer, what is remembered, and that all of it is bounded."""
 
 import errno
 import gc
@@ -24,7 +24,7 @@ from holdfast.delivery.resolver import (
     Resolver,
 )
 from holdfast.http.dial import Address
-from tests.delivery.names import PUBLIC, Names
+from tests.delivery.fake_resolver import PUBLIC, FakeResolver
 from tests.support.harness import until
 
 NAME = "hooks.example.com"
@@ -35,14 +35,14 @@ UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 @pytest.fixture
-def names() -> Iterator[Names]:
-    names = Names()
+def names() -> Iterator[FakeResolver]:
+    names = FakeResolver()
     yield names
     names.let_go.set()
 
 
 @pytest.fixture
-async def it(names: Names) -> Resolver:
+async def it(names: FakeResolver) -> Resolver:
     return Resolver(names)
 
 
@@ -70,7 +70,7 @@ async def look_up_all(it: Resolver, all_hosts: Iterable[str]) -> None:
             nursery.start_soon(one, host)
 
 
-async def hang(it: Resolver, names: Names, nursery: trio.Nursery, hanging: list[str], in_threads: int) -> None:
+async def hang(it: Resolver, names: FakeResolver, nursery: trio.Nursery, hanging: list[str], in_threads: int) -> None:
     """Look-ups that hang, as many of them in threads as are said to be."""
     names.hanging.update(hanging)
     for host in hanging:
@@ -87,7 +87,9 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
 # -- names that resolved lately ----------------------------------------------------------------------------------------
 
 
-async def test_names_that_resolved_recently_are_not_delayed_by_hundreds_that_hang(it: Resolver, names: Names) -> None:
+async def test_names_that_resolved_recently_are_not_delayed_by_hundreds_that_hang(
+    it: Resolver, names: FakeResolver
+) -> None:
     lately = hosts(2 * RECENT_THREADS, "lately")
     await look_up_all(it, lately)
     async with trio.open_nursery() as nursery:
@@ -99,7 +101,7 @@ async def test_names_that_resolved_recently_are_not_delayed_by_hundreds_that_han
 
 
 async def test_a_last_good_answer_is_used_while_all_recent_names_hang(
-    it: Resolver, names: Names, mock_clock: MockClock
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
     lately = hosts(2 * RECENT_THREADS)
     await look_up_all(it, [*lately, NAME])
@@ -118,7 +120,7 @@ async def test_a_last_good_answer_is_used_while_all_recent_names_hang(
 
 
 async def test_a_last_good_answer_is_used_while_the_name_hangs(
-    it: Resolver, names: Names, mock_clock: MockClock
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
     await look_up(it)
     names.hanging.add(NAME)
@@ -136,7 +138,7 @@ async def test_a_last_good_answer_is_used_while_the_name_hangs(
 
 @pytest.mark.parametrize("error", [SILENT, OSError(errno.EMFILE, "Too many open files")], ids=repr)
 async def test_a_last_good_answer_is_used_for_a_limited_time_when_this_side_fails(
-    it: Resolver, names: Names, mock_clock: MockClock, error: Exception
+    it: Resolver, names: FakeResolver, mock_clock: MockClock, error: Exception
 ) -> None:
     names.answers[NAME] = [[PUBLIC], error]
     await look_up(it)
@@ -148,7 +150,7 @@ async def test_a_last_good_answer_is_used_for_a_limited_time_when_this_side_fail
 
 
 async def test_a_last_good_answer_is_not_used_when_the_names_servers_say_otherwise(
-    it: Resolver, names: Names, mock_clock: MockClock
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
     names.answers[NAME] = [[PUBLIC], UNKNOWN, SILENT]
     await look_up(it)
@@ -157,7 +159,7 @@ async def test_a_last_good_answer_is_not_used_when_the_names_servers_say_otherwi
     assert (await fail(it)).here, "and is forgotten by then"
 
 
-async def test_an_answer_that_changes_is_the_last_good_one(it: Resolver, names: Names) -> None:
+async def test_an_answer_that_changes_is_the_last_good_one(it: Resolver, names: FakeResolver) -> None:
     names.answers[NAME] = [["198.51.100.1"], [PUBLIC], SILENT]
     assert await look_up(it) != FOUND
     assert await look_up(it) == FOUND
@@ -169,7 +171,7 @@ async def test_an_answer_that_changes_is_the_last_good_one(it: Resolver, names: 
 
 
 async def test_a_million_hanging_names_of_one_domain_leave_threads_for_other_domains(
-    it: Resolver, names: Names
+    it: Resolver, names: FakeResolver
 ) -> None:
     async with trio.open_nursery() as nursery:
         await hang(it, names, nursery, [f"{number}.hanging.com" for number in range(2 * THREADS)], SHARE)
@@ -179,7 +181,7 @@ async def test_a_million_hanging_names_of_one_domain_leave_threads_for_other_dom
 
 
 async def test_names_that_hung_before_leave_threads_for_new_ones(
-    it: Resolver, names: Names, mock_clock: MockClock
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
     hanging = hosts(THREADS)
     async with trio.open_nursery() as nursery:
@@ -197,7 +199,7 @@ async def test_names_that_hung_before_leave_threads_for_new_ones(
 
 
 async def test_a_name_that_hung_and_answers_again_has_no_restriction(
-    it: Resolver, names: Names, mock_clock: MockClock
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         await hang(it, names, nursery, [NAME], 1)
@@ -209,7 +211,7 @@ async def test_a_name_that_hung_and_answers_again_has_no_restriction(
 
 
 async def test_a_look_up_without_a_thread_fails_before_its_attempt_times_out(
-    it: Resolver, names: Names, mock_clock: MockClock
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         await hang(it, names, nursery, hosts(THREADS), THREADS)
@@ -234,7 +236,7 @@ async def test_a_look_up_without_a_thread_fails_before_its_attempt_times_out(
 
 @pytest.mark.parametrize(("error", "here"), [(SILENT, True), (UNKNOWN, False)], ids=repr)
 async def test_a_name_that_failed_is_not_looked_up_again_for_some_seconds(
-    it: Resolver, names: Names, mock_clock: MockClock, error: Exception, here: bool
+    it: Resolver, names: FakeResolver, mock_clock: MockClock, error: Exception, here: bool
 ) -> None:
     names.answers[NAME] = [error, [PUBLIC]]
     for _ in range(3):
@@ -244,7 +246,7 @@ async def test_a_name_that_failed_is_not_looked_up_again_for_some_seconds(
     assert await look_up(it) == FOUND
 
 
-async def test_a_failure_of_this_machine_says_nothing_about_the_name(it: Resolver, names: Names) -> None:
+async def test_a_failure_of_this_machine_says_nothing_about_the_name(it: Resolver, names: FakeResolver) -> None:
     names.answers[NAME] = [OSError(errno.EMFILE, "Too many open files"), [PUBLIC]]
     assert (await fail(it)).here
     assert await look_up(it) == FOUND
@@ -253,7 +255,9 @@ async def test_a_failure_of_this_machine_says_nothing_about_the_name(it: Resolve
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_cache_of_failures_is_bounded(it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_failures_is_bounded(
+    it: Resolver, names: FakeResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resolver, "NAMES_KEPT", 10)
     failing = hosts(11, "failing")
     names.answers |= {host: [UNKNOWN] for host in failing}
@@ -267,7 +271,7 @@ async def test_the_cache_of_failures_is_bounded(it: Resolver, names: Names, monk
 
 
 async def test_the_cache_of_answers_is_bounded_and_failures_do_not_evict_answers(
-    it: Resolver, names: Names, monkeypatch: pytest.MonkeyPatch
+    it: Resolver, names: FakeResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "NAMES_KEPT", 10)
     healthy, failing = hosts(11, "healthy"), hosts(30, "failing")
@@ -286,7 +290,9 @@ def limiters() -> int:
     return sum(isinstance(each, trio.CapacityLimiter) for each in gc.get_objects())
 
 
-async def test_names_that_hung_leave_nothing_in_memory(it: Resolver, names: Names, mock_clock: MockClock) -> None:
+async def test_names_that_hung_leave_nothing_in_memory(
+    it: Resolver, names: FakeResolver, mock_clock: MockClock
+) -> None:
     trio.to_thread.current_default_thread_limiter()
     before = limiters()
     async with trio.open_nursery() as nursery:

@@ -13,7 +13,7 @@ from tests.support.harness import PATIENCE
 PUBLIC = "93.184.216.34"
 
 
-class Names:
+class FakeResolver:
     """The resolver: gives each host's answers one after the other, the last for ever; an error is raised.
 
     `inside` is how many look-ups are in their threads.
