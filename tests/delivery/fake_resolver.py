@@ -1,4 +1,4 @@
-"""A resolver in the place of getaddrinfo: it answers, fails or hangs as a test says."""
+"""A replacement for getaddrinfo that answers, fails or hangs as a test wants."""
 
 import socket
 import threading
@@ -14,9 +14,9 @@ PUBLIC = "93.184.216.34"
 
 
 class FakeResolver:
-    """The resolver: gives each host's answers one after the other, the last for ever; an error is raised.
+    """Gives each host's answers one after the other and repeats the last; errors are raised.
 
-    `inside` is how many look-ups are in their threads.
+    `inside` counts the look-ups in their threads.
     """
 
     def __init__(self, **hosts: Sequence[list[str] | Exception]) -> None:
@@ -49,12 +49,12 @@ class FakeResolver:
         return [found for address in answer for found in socket.getaddrinfo(address, None, type=type)]
 
     async def until_asked(self, times: int = 1) -> None:
-        """Until that many more look-ups are in their threads."""
+        """Wait until this many more look-ups are in their threads."""
         for _ in range(times):
             assert await trio.to_thread.run_sync(self.entered.acquire, True, PATIENCE)
 
     async def let_all_go(self) -> None:
-        """Until every look-up has ended; names that hang hang again after that."""
+        """Wait until every look-up has ended. Hanging names hang again after that."""
         self.let_go.set()
         while look_ups_under_way():
             await trio.to_thread.run_sync(time.sleep, 0.001)

@@ -1,4 +1,4 @@
-"""One attempt: the bytes of its head, its terms, and what the end of it means."""
+"""One attempt: the bytes of its head, its origin and deadline, and its outcome."""
 
 import errno
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from tests.support.answers import GivenAnswer
 
 NOW = 1_800_000_000_000
 WALL = NOW - 3 * 86_400_000
-"""The wall clock, which may be days off holdfast's own time."""
+"""The wall clock, which may differ from holdfast's clock by days."""
 ID = bytes(15) + b"\x07"
 ID_LINE = b"webhook-id: msg_00000000000000000000000000000007\r\n"
 ADDRESS = "192.0.2.1:443"
@@ -37,7 +37,7 @@ ADDRESS = "192.0.2.1:443"
 
 @dataclass
 class Wire:
-    """A transport that keeps what it is given, and ends as it is told."""
+    """A transport that records its requests and ends as the test wants."""
 
     end: Any = 200
     takes: float = 0
@@ -143,7 +143,7 @@ async def test_every_attempt_of_one_message_carries_the_same_bytes() -> None:
     assert await head_of() == await head_of()
 
 
-# -- its terms ---------------------------------------------------------------------------------------------------------
+# -- origin and deadline -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_the_deadline_is_the_routes_or_the_default(
     assert wire.sent[0][3] == trio.current_time() + seconds
 
 
-# -- what the end means ------------------------------------------------------------------------------------------------
+# -- outcomes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Directly or through the forward proxy: real servers, a real CONNECT proxy, and the guard asked about every peer."""
+"""Connections, direct or through the forward proxy: real servers, a real CONNECT proxy, and every peer judged."""
 
 import errno
 import socket
@@ -33,7 +33,7 @@ def address(ip: str, port: int) -> Address:
 
 
 class World:
-    """A transport over `Dialer`, with the names, the judge and the proxy's name all in the hands of the test."""
+    """A transport over `Dialer`. The test controls the names, the judge and the proxy's address."""
 
     def __init__(self, proxy: ConnectProxy, receiver: Receiver) -> None:
         self.proxy = proxy
@@ -97,7 +97,7 @@ def dead() -> Iterator[int]:
 
 
 async def after(happens: Callable[[], Any], clock: MockClock, seconds: float) -> None:
-    """Once something has happened, time passes."""
+    """Let time pass when a condition holds."""
     await trio.to_thread.run_sync(happens)
     clock.jump(seconds)
 
@@ -164,7 +164,7 @@ async def test_no_proxy_is_applied_to_each_address(world: World) -> None:
 
 @pytest.mark.parametrize("no_proxy", [None, "0.0.0.0"])
 async def test_nothing_is_sent_to_a_peer_that_may_not_be_dialled(world: World, no_proxy: str | None) -> None:
-    """Linux takes 0.0.0.0 for loopback: the address that was judged is not the one that answers."""
+    """Linux treats 0.0.0.0 as loopback: another address answers than the one that was judged."""
     if no_proxy is None:
         world.dialer.configure(ProxySettings())
     else:
@@ -248,7 +248,7 @@ async def test_all_addresses_of_the_proxy_are_tried(world: World) -> None:
 
 @pytest.mark.parametrize("here", [True, False])
 async def test_a_proxy_whose_name_does_not_resolve_is_this_sides_failure(world: World, here: bool) -> None:
-    """No name of a target is at fault, whatever the resolver says."""
+    """The target's name is not at fault, whatever the resolver reports."""
 
     async def look_up(host: str, port: int) -> list[Address]:
         raise NameNotResolved(f"{host}: Name or service not known", here=here)

@@ -176,7 +176,7 @@ def test_holdfast_itself_is_never_a_target(own: tuple[str, int]) -> None:
 
 
 def address_of_this_machine() -> str:
-    """One that others reach it by, or loopback; nothing is sent to find it out."""
+    """The address of this machine on its network, or loopback. Nothing is sent to find it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -216,7 +216,7 @@ def test_a_refusal_names_the_setting_that_would_allow_it() -> None:
             guard().judge_literal(host, port, False)
 
 
-# -- what a wide or a narrow rule does not open ------------------------------------------------------------------------
+# -- addresses that rules do not open ----------------------------------------------------------------------------------
 
 METADATA = ["100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"]
 WIDE = ["0.0.0.0/0", "::/0"]
@@ -279,7 +279,7 @@ TUNNELS = ["64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96", "2001::/32", 
 
 
 def tunnelled(address: str) -> list[str]:
-    """The v6 addresses that carry this v4 one, without those that map it."""
+    """The IPv6 addresses that embed this IPv4 address, except mapped ones."""
     return [host[1:-1] for host in plain(ip_address(address))[4:]]
 
 

@@ -1,4 +1,4 @@
-"""FakeResolver: what the resolver says is judged before it is dialled, and a resolver that hangs or lies harms nobody else."""
+"""Resolved addresses are judged before they are dialled. A resolver that hangs or lies affects no other name."""
 
 import errno
 import socket
@@ -74,7 +74,7 @@ async def test_a_denied_name_is_refused_before_it_is_looked_up(names: FakeResolv
 
 
 async def test_an_alias_of_a_denied_name_passes_and_only_its_network_closes_both(names: FakeResolver) -> None:
-    """As the docs say: whoever sends can make a name of their own for any address."""
+    """As the docs say: a sender can create a name for any address."""
     alias = origin("alias.example.org")
     by_name = guard(names, deny=[NAME, "*.internal.example"])
     with pytest.raises(EgressDenied):
@@ -115,7 +115,7 @@ async def test_a_name_opens_no_address_of_the_table(names: FakeResolver, row: Ra
 
 @pytest.mark.parametrize("row", V4, ids=str)
 async def test_odd_spellings_that_the_system_would_read_as_an_address_are_judged_as_that_address(row: Range) -> None:
-    """They never come past ingest; if one did, the system's own resolver says what it is."""
+    """Ingest refuses them. If one came through, the system's resolver would read it as an address."""
     it = guard()
     for address in samples(row):
         assert isinstance(address, IPv4Address)
@@ -143,12 +143,12 @@ async def test_a_look_up_of_a_configured_host_is_not_judged(names: FakeResolver)
     assert await guard(names).look_up(NAME, 3128) == [(socket.AF_INET, ("10.0.0.1", 3128))]
 
 
-# -- a resolver that changes its mind ----------------------------------------------------------------------------------
+# -- a resolver whose answers change -----------------------------------------------------------------------------------
 
 
 @contextmanager
 def trap() -> Iterator[tuple[int, Callable[[], bool]]]:
-    """A port of loopback, v4 and v6, where nobody may come; and whether nobody did."""
+    """A loopback port, v4 and v6, that must get no connection; and a check that it got none."""
     with ExitStack() as ending:
         listeners = [ending.enter_context(socket.create_server(("127.0.0.1", 0)))]
         port = listeners[0].getsockname()[1]
@@ -158,7 +158,7 @@ def trap() -> Iterator[tuple[int, Callable[[], bool]]]:
 
 
 def _is_untouched(listener: socket.socket) -> bool:
-    """Connections that nobody accepts, and that have ended since, are still there to be accepted."""
+    """Connections that have ended can still be accepted."""
     listener.setblocking(False)
     try:
         listener.accept()[0].close()
@@ -222,7 +222,7 @@ async def test_a_denied_address_is_not_tried_after_a_public_one_fails(names: Fak
     guarded = guard(names, allow_ports=["*"])
 
     async def resolve(origin: Origin) -> list[Address]:
-        # The public address, in a place of this machine where nobody listens.
+        # The public address is an address of this machine where nothing listens.
         return [(family, ("127.0.0.2", *name[1:]) if name[0] == PUBLIC else name)
                 for family, name in await guarded.resolve(origin)]  # fmt: skip
 

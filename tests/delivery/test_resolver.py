@@ -1,4 +1,4 @@
-"""FakeResolver beside names that hang: who still gets an answer, what is remembered, and that all of it is bounded."""
+"""Names that resolve beside names that hang: who gets a thread, what is cached, and bounds on all of it."""
 
 import errno
 import gc
@@ -47,7 +47,7 @@ async def it(names: FakeResolver) -> Resolver:
 
 
 def hosts(count: int, what: str = "hanging") -> list[str]:
-    """Each has a domain of its own."""
+    """Hosts of different domains."""
     return [f"hooks.{what}-{number}.com" for number in range(count)]
 
 
@@ -71,7 +71,7 @@ async def look_up_all(it: Resolver, all_hosts: Iterable[str]) -> None:
 
 
 async def hang(it: Resolver, names: FakeResolver, nursery: trio.Nursery, hanging: list[str], in_threads: int) -> None:
-    """Look-ups that hang, as many of them in threads as are said to be."""
+    """Start look-ups that hang, and wait until `in_threads` of them are in threads."""
     names.hanging.update(hanging)
     for host in hanging:
         nursery.start_soon(fail, it, host)
@@ -84,31 +84,31 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
     await wait_all_tasks_blocked()
 
 
-# -- names that resolved lately ----------------------------------------------------------------------------------------
+# -- names that resolved recently --------------------------------------------------------------------------------------
 
 
 async def test_names_that_resolved_recently_are_not_delayed_by_hundreds_that_hang(
     it: Resolver, names: FakeResolver
 ) -> None:
-    lately = hosts(2 * RECENT_THREADS, "lately")
-    await look_up_all(it, lately)
+    recent = hosts(2 * RECENT_THREADS, "recent")
+    await look_up_all(it, recent)
     async with trio.open_nursery() as nursery:
-        await hang(it, names, nursery, hosts(MANY), len(lately) + THREADS)
+        await hang(it, names, nursery, hosts(MANY), len(recent) + THREADS)
         asked = len(names.asked)
-        await look_up_all(it, lately)
-        assert sorted(names.asked[asked:]) == sorted(lately), "the resolver was asked, not the memory"
+        await look_up_all(it, recent)
+        assert sorted(names.asked[asked:]) == sorted(recent), "the resolver was asked, not the cache"
         nursery.cancel_scope.cancel()
 
 
 async def test_a_last_good_answer_is_used_while_all_recent_names_hang(
     it: Resolver, names: FakeResolver, mock_clock: MockClock
 ) -> None:
-    lately = hosts(2 * RECENT_THREADS)
-    await look_up_all(it, [*lately, NAME])
-    names.hanging.update(lately)
+    recent = hosts(2 * RECENT_THREADS)
+    await look_up_all(it, [*recent, NAME])
+    names.hanging.update(recent)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(look_up_all, it, lately)
-        await names.until_asked(len(lately) + 1 + RECENT_THREADS)
+        nursery.start_soon(look_up_all, it, recent)
+        await names.until_asked(len(recent) + 1 + RECENT_THREADS)
         nursery.start_soon(look_up_all, it, [NAME])
         await wait_all_tasks_blocked()
         mock_clock.jump(HANGS_AFTER)

@@ -1,4 +1,4 @@
-"""Signatures as a receiver verifies them, and secrets that change, vanish or are none."""
+"""Signatures as a receiver verifies them; secrets that change, disappear or are invalid."""
 
 import os
 from base64 import b64decode, b64encode
@@ -25,12 +25,12 @@ BODY = '{"amount": 12, "for": "Ærø"}'.encode()
 
 
 def now() -> int:
-    """The library refuses signatures that are not of today."""
+    """The library refuses old signatures."""
     return int(datetime.now(UTC).timestamp() * 1000)
 
 
 def later() -> int:
-    """When everything that was written until now has rested."""
+    """A moment when all files written so far count as complete."""
     return now() + UNCHANGED_FOR
 
 
@@ -123,7 +123,7 @@ def test_a_file_that_is_being_written_is_not_used(tmp_path: Path, half: str) -> 
 
 
 def test_a_change_is_used_when_the_file_has_stayed_unchanged(tmp_path: Path) -> None:
-    """By its own time; and by two looks where that is not of this machine's clock."""
+    """By the file's own time, or by two looks if that time is not by this machine's clock."""
     secret = tmp_path / "billing"
     secret.write_text(OLD)
     signer = of_file(secret)

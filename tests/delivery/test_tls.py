@@ -1,4 +1,4 @@
-"""Files that TLS needs: told when they are bad, and read again when a certificate is renewed."""
+"""The files of TLS: bad ones are reported, and a renewed certificate is read again."""
 
 import os
 import ssl
@@ -44,7 +44,7 @@ def test_verification_is_on_and_old_versions_are_off(tmp_path: Path, authority: 
 
 
 def test_renegotiation_is_allowed_only_for_routes_with_a_certificate(tmp_path: Path, authority: trustme.CA) -> None:
-    """Any other receiver would ask for one after the other, and each takes CPU."""
+    """Other receivers could ask for one handshake after another, and each takes CPU."""
     certificate = ClientCertificate("billing", *write(tmp_path, authority.issue_cert("client.example")))
     contexts = Contexts(None, {"billing": certificate})
     assert contexts.context(origin()).options & ssl.OP_NO_RENEGOTIATION

@@ -1,4 +1,4 @@
-"""Prometheus' own tool, where it is."""
+"""The path of promtool, if it is installed."""
 
 import shutil
 

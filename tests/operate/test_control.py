@@ -1,4 +1,4 @@
-"""Who may use the control socket: its mode, its group, what the kernel says of the peer; two gateways on one path."""
+"""Who may use the control socket: its mode, its group, the peer's credentials; two gateways on one path."""
 
 import grp
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.hostile import rest, statuses
-from tests.operate.scraping import run_in_vain, scrape
+from tests.operate.scrape import run_in_vain, scrape
 from tests.support.harness import PATIENCE, Gateway, running, until
 
 STRANGER, OPERATOR, GROUP = 54_321, 54_322, 54_400
@@ -29,7 +29,7 @@ as_others = pytest.mark.skipif(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where everyone can reach a socket; pytest's own folders are root's alone."""
+    """A folder that every user can reach; pytest's own folders are for root only."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
     folder.chmod(0o755)
     yield folder

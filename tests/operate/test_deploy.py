@@ -1,4 +1,4 @@
-"""What is deployed beside the gateway: alerts and the dashboard, held to what the gateway really tells."""
+"""The alerts and the dashboard in deploy/, checked against the metrics of a real gateway."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.operate.scraping import scrape
+from tests.operate.scrape import scrape
 from tests.support.harness import PATIENCE, Gateway, Receiver, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

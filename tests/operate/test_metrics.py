@@ -1,4 +1,4 @@
-"""Metrics of the real process: all there, rightly typed, moving, and bounded."""
+"""Metrics of a real process: complete, with the right types, changing, and bounded."""
 
 import re
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.operate.scraping import scrape
+from tests.operate.scrape import scrape
 from tests.support.harness import PATIENCE, PLAIN, Gateway, Receiver, running, until
 
 COUNTERS = {
@@ -70,7 +70,7 @@ ONE_FAILURE_DISABLES = {"circuit__disable_after": 1, "retry__base": "1h"}
 def test_every_metric_has_its_type_help_and_labels(tmp_path: Path, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     with running(tmp_path / "store", **ONE_FAILURE_DISABLES) as gateway:
-        # A refusal, a failure and a circuit that is not enabled: so that each metric has a sample.
+        # A refusal, a failure and a disabled circuit, so that each metric has a sample.
         gateway.post("")
         gateway.post(f"{receiver.url}/fails")
         until(lambda: scrape(gateway).samples("holdfast_circuit_next_probe_seconds"))
@@ -154,7 +154,7 @@ def test_waiting_and_dead_messages_are_counted(tmp_path: Path, receiver: Receive
             assert it.value("holdfast_attempts_total", outcome=outcome) == 1
         assert 3500 < it.value("holdfast_next_due_seconds") <= 3600
         assert 0 < it.value("holdfast_oldest_waiting_age_seconds") < PATIENCE
-        # The only retry, now instead of in an hour.
+        # The only retry, made now instead of in an hour.
         gateway.call("POST", f"/v1/messages/{ids[0]}/retry")
         until(lambda: scrape(gateway).value("holdfast_dead_letters") == 1)
         assert scrape(gateway).value("holdfast_dead_total", reason="exhausted") == 1

@@ -1,4 +1,4 @@
-"""Odd questions get a clear no at the boundary, the same on every store, and harm nothing."""
+"""Invalid requests are refused clearly, in the same way with every store, and do no harm."""
 
 from collections.abc import Iterator
 from urllib.parse import quote

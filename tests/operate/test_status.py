@@ -1,4 +1,4 @@
-"""The probe listener: three paths, any Host, off unless it is asked for."""
+"""The probe listener: three paths, any Host, off by default."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.operate.scraping import run_in_vain, scrape
+from tests.operate.scrape import run_in_vain, scrape
 from tests.support.harness import PLAIN, Gateway, Receiver, running
 
 

@@ -22,7 +22,7 @@ STARTED = re.compile(r"started successfully on port (\d+)")
 
 
 def missing() -> str | None:
-    """Why there is no browser here, if there is none."""
+    """Why there is no browser; None if there is one."""
     absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     return f"{' and '.join(absent)} not installed (Debian: chromium chromium-driver)" if absent else None
 
@@ -42,11 +42,11 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script returns; WebDriver's own scripts are exempt from the page's policy."""
+        """The result of a script. WebDriver's scripts are exempt from the page's policy."""
         return self._call("POST", "/execute/sync", {"script": script, "args": arguments})
 
     def text(self, selector: str) -> str:
-        """The text as it is shown, or nothing when there is no such element."""
+        """The visible text of an element; empty if there is none."""
         return str(self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
     def texts(self, selector: str) -> list[str]:
@@ -56,7 +56,7 @@ class Browser:
         return int(self.run("return document.querySelectorAll(arguments[0]).length", selector))
 
     def until_text(self, selector: str, wanted: str) -> str:
-        """Wait until an element shows this; returns all of its text."""
+        """Wait until an element shows `wanted`. Returns all of its text."""
         try:
             return str(until(lambda: wanted in (text := self.text(selector)) and text))
         except AssertionError:
@@ -76,11 +76,11 @@ class Browser:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def console(self) -> list[str]:
-        """What the console said since the last time it was asked."""
+        """The console's entries since the last call."""
         return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"})]
 
     def look(self, *, dark: bool = False, width: int = 1280, motion: bool = False) -> None:
-        """The medium that the page is shown on."""
+        """Set the screen and the user's preferences."""
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "no-preference" if motion else "reduce"},
@@ -91,7 +91,7 @@ class Browser:
         )
 
     def screenshot(self, path: Path) -> None:
-        """The whole page, however long."""
+        """A screenshot of the whole page."""
         height = int(self.run("return document.documentElement.scrollHeight"))
         width = int(self.run("return innerWidth"))
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
@@ -101,7 +101,7 @@ class Browser:
 
 @contextmanager
 def browsing(profile: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own, which ends with the block."""
+    """A browser with its own profile. It ends with the block."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     assert chromium is not None
     assert driver is not None

@@ -22,7 +22,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(chromium: Browser) -> Iterator[Browser]:
-    """The browser as if it was new: a wide light screen, an empty page and an empty console."""
+    """The browser in its initial state: a wide light screen, an empty page and an empty console."""
     chromium.look()
     chromium.open("about:blank")
     chromium.console()
@@ -38,7 +38,7 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def picture(browser: Browser, tmp_path: Path) -> Picture:
-    """Keep a screenshot; with HOLDFAST_SCREENSHOTS set, in that folder too."""
+    """Keep a screenshot, also in the folder HOLDFAST_SCREENSHOTS if it is set."""
 
     def take(name: str) -> None:
         path = tmp_path / f"{name}.png"

@@ -33,7 +33,7 @@ def key(receiver: Receiver) -> str:
 
 
 def attempt(gateway: Gateway, receiver: Receiver, status: int) -> str:
-    """One webhook that is answered with this status; returns its id once that is recorded."""
+    """Send a webhook that is answered with this status. Returns its id when the outcome is recorded."""
     receiver.answer = lambda request: status
     id = str(gateway.post(f"{receiver.url}/secret").json()["id"])
     until(lambda: gateway.message(id)["attempts"])
@@ -46,7 +46,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     healthy, disabled, frozen = receivers
     with running(tmp_path / "store", **SETTINGS) as gateway:
         attempt(gateway, healthy, 200)
-        # Three of four failed, and never three in a row: that disables.
+        # Three of four attempts fail, never three in a row: the circuit is disabled.
         failed, *_ = [attempt(gateway, disabled, status) for status in (500, 500, 200, 500)]
         for _ in range(3):
             attempt(gateway, frozen, 503)
@@ -90,7 +90,7 @@ def test_the_page_updates_its_numbers(world: World, browser: Browser) -> None:
     for _ in range(5):
         attempt(world.gateway, world.healthy, 200)
     until(lambda: total(browser, "accepted") == accepted + 5 and total(browser, "delivered") == delivered + 5)
-    # The charts leave out the five seconds under way.
+    # The charts leave out the current five seconds.
     until(lambda: float(browser.text("#accepted .rate")) > 0 and float(browser.text("#delivered .rate")) > 0)
     assert set(re.findall(r"V[\d.]+", browser.run(EDGE))) > {"V100.00"}
     held = world.gateway.post(world.disabled.url).json()["id"]

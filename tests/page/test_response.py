@@ -1,4 +1,4 @@
-"""What is sent: a small file that stands alone, and headers that keep it so."""
+"""The page's response: a small self-contained file, and headers that enforce it."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ def test_the_policy_allows_nothing_else() -> None:
 
 
 def test_the_page_contains_no_foreign_address() -> None:
-    """The only address in it is the name of SVG's namespace, which nobody fetches."""
+    """The only address in it is the name of the SVG namespace, which is never fetched."""
     assert set(re.findall(r"https?://[\w./]+", TEXT)) == {"http://www.w3.org/2000/svg"}
 
 

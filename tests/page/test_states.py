@@ -1,4 +1,4 @@
-"""The page in a real browser, on a gateway that says what the test wants."""
+"""The page in a real browser, with scripted answers of the gateway."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from tests.support.repetitions import cases
 
 LOOKS = {"light": {}, "dark": {"dark": True}, "narrow": {"width": 360}}
 
-# The lowest contrast of any text that is shown with what is behind it, and that text.
+# The lowest contrast of any visible text with its background, and that text.
 CONTRAST = """
 const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
 const linear = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
@@ -139,7 +139,7 @@ def test_a_wrong_clock_is_shown_with_other_trouble_until_it_is_right(browser: Br
 
 
 def test_foreign_text_is_shown_as_text(browser: Browser, script: Script) -> None:
-    """Trusted types and the policy would stop markup; the console shows that they never had to."""
+    """Trusted types and the policy would block markup; the console shows that nothing was blocked."""
     world = worlds.trouble()
     world["disabled"]["circuits"][0]["host"] = f"x'; rm -rf / #{worlds.HOSTILE}"
     world["disabled"]["circuits"][1]["host"] = "https://h.example/a'b$(id)&c"

@@ -1,4 +1,4 @@
-"""Gateways as the page may find them: documents with a clock of their own, played by a script."""
+"""Scripted gateways for the page: documents with their own clock."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def failure(which: int = 1, **changes: object) -> Document:
 
 
 def play(script: Script, **parts: Document) -> None:
-    """Answer with these documents from now on; what is not given is well."""
+    """Answer with these documents from now on; the others are healthy ones."""
     headers = tuple((name.decode(), value.decode()) for name, value in PAGE.headers)
     frozen, disabled = parts.get("frozen", {"circuits": []}), parts.get("disabled", {"circuits": []})
     paths: dict[str, Document] = {

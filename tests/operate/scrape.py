@@ -1,4 +1,4 @@
-"""A scrape, read back with the client library's own parser; and a gateway that does not come up."""
+"""A scrape parsed with the client library, and a gateway that fails to start."""
 
 import subprocess
 from pathlib import Path
@@ -17,7 +17,7 @@ class Scrape:
         self.text = text
         self.families: dict[str, Metric] = {}
         for family in text_string_to_metric_families(text):
-            # The parser gives a counter the name that OpenMetrics has for it.
+            # The parser gives counters their OpenMetrics names.
             self.families[family.name + ("_total" if family.type == "counter" else "")] = family
 
     def value(self, sample: str, **labels: str) -> float:
@@ -39,5 +39,5 @@ def scrape(gateway: Gateway, address: str | None = None) -> Scrape:
 
 
 def run_in_vain(store: Path, **keys: object) -> "subprocess.CompletedProcess[str]":
-    """A gateway that is expected to give up by itself."""
+    """Start a gateway that is expected to exit by itself."""
     return fork_server.run("run", env=settings(store, **keys))
