@@ -31,8 +31,6 @@ reads.py         DeliveryReader: lanes, the agenda
 queries.py       what operators ask: messages, dead letters, circuits, statistics
 requests.py      what operators ask of hosts that another replica owns
 
-export.py        the database as JSON lines
-restore.py       JSON lines into a database
 fsck.py          checks and repairs
-offline.py       export, restore and fsck for the commands
+offline.py       the commands on a database: check, repair, export and import
 """

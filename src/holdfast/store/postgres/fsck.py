@@ -1,11 +1,10 @@
-"""What is wrong with a database, and repairing it, while the fleet goes on.
+"""Checks and repairs a database, while the fleet goes on.
 
-All is compared as it was at one moment: every record is read, messages are counted anew, and each lane's moment is
-compared with its queues. A moment may be early, since whoever looks then finds that out; one that is still to come must
-not be late.
+The check sees the database at one moment. It reads every record, counts the messages, and compares each lane's
+`wake_at` with its queues. A `wake_at` may be early, since the owner then looks for nothing. It must not be late.
 
-What is computed can be repaired: counts by adding what they are off, which is right whatever was counted since; moments
-by having the lanes' owners look at them now. Records that can't be read are told of, and stay.
+Computed values can be repaired. Counters get their difference added, which is right whatever was counted since. Lanes
+are made to wake now, so that their owners compute `wake_at`. Records that can't be read are reported, and stay.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,20 +28,30 @@ from holdfast.store.postgres.shares import FOLDED, Counts, Sums
 from holdfast.store.validation import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 
 SOON = 10_000
-"""Milliseconds: a moment this near is as good as now, by whichever replica's clock."""
+"""Milliseconds. A `wake_at` this near counts as now: replicas' clocks differ."""
 AT_ONCE = 100
 """Lanes that are repaired in one transaction: their owners wait for it."""
 
+# Each table is read in pages by its primary key.
 _MESSAGES = """SELECT m.id, m.lane, m.standing, m.due, m.shard, m.size, m.reason, m.record,
     coalesce(octet_length(m.body), 0), l.host, d.id IS NOT NULL
     FROM messages m LEFT JOIN lanes l ON l.lane = m.lane LEFT JOIN delivered d ON d.id = m.id"""
 _ATTEMPTS = """SELECT a.id, a.number, a.record, a.answer, m.id IS NULL AND d.id IS NULL
     FROM attempts a LEFT JOIN messages m ON m.id = a.id LEFT JOIN delivered d ON d.id = a.id"""
+_DELIVERED = "SELECT id, record FROM delivered"
+_KEYS = "SELECT digest, body, id FROM keys"
+_LANES = "SELECT lane, host, shard, state, record, wake_at FROM lanes"
+_COUNTERS = """SELECT host, lane, sum(first)::bigint, sum(retry)::bigint, sum(dead)::bigint, sum(bytes)::bigint
+    FROM counters GROUP BY host, lane"""
+_SET_SHARDS = """UPDATE messages m SET shard = v.shard FROM unnest(%s::bytea[], %s::smallint[]) AS v(id, shard)
+    WHERE m.id = v.id AND standing = 0"""
+_SET_LISTED = "UPDATE lanes SET state = %s, shard = %s WHERE lane = %s AND record = %s"
+_WAKE = "UPDATE lanes SET wake_at = %s WHERE lane = ANY(%s::text[])"
 
 
 @dataclass(slots=True)
 class Audit:
-    """One look at everything. Faults are told as they are found; what can be mended is kept."""
+    """One check of everything. Faults are yielded as they are found. Those that can be repaired are kept."""
 
     connection: Connection
     terms: Terms
@@ -59,15 +68,15 @@ class Audit:
             for table, check in (
                 (walk(_MESSAGES, {"m.id": b""}), self._message),
                 (walk(_ATTEMPTS, {"a.id": b"", "a.number": 0}), _attempt),
-                (walk("SELECT id, record FROM delivered", {"id": b""}), _delivered),
-                (walk("SELECT digest, body, id FROM keys", {"digest": b""}), _key),
+                (walk(_DELIVERED, {"id": b""}), _delivered),
+                (walk(_KEYS, {"digest": b""}), _key),
             ):
                 for row in chain.from_iterable(table):
                     yield from check(*row)
             yield from self._counters()
             for lane, host in self.unknown.items():
                 yield Finding("circuit", lane, f"has no record, and messages to {host} wait in it")
-            for page in walk("SELECT lane, host, shard, state, record, wake_at FROM lanes", {"lane": ""}):
+            for page in walk(_LANES, {"lane": ""}):
                 yield from self._lanes(page, soon)
 
     def _message(self, *row: Any) -> Iterator[Finding]:
@@ -90,11 +99,7 @@ class Audit:
             self.unknown[lane] = host
 
     def _counters(self) -> Iterator[Finding]:
-        counted = self.connection.execute(
-            """SELECT host, lane, sum(first)::bigint, sum(retry)::bigint, sum(dead)::bigint, sum(bytes)::bigint
-            FROM counters GROUP BY host, lane"""
-        )
-        known = {(host, lane): Sums(*sums) for host, lane, *sums in counted}
+        known = {(host, lane): Sums(*sums) for host, lane, *sums in self.connection.execute(_COUNTERS)}
         for (host, lane), sums in known.items():
             self.counts.less(host, lane, sums)
         for key, off in self.counts.changes.items():
@@ -127,7 +132,7 @@ class Audit:
 
 
 def _readable(id: MessageId, lane: str, size: int, record: bytes, length: int) -> Message:
-    """Of a body that is kept apart only the length is asked for."""
+    """Of a body with a column of its own only the length is read."""
     message, told, apart = records.decode_message(id, record)
     check_message(message, told)
     there = length if apart else len(message.body)
@@ -167,7 +172,7 @@ def _words(sums: Sums) -> str:
 
 
 def repair(connection: Connection, terms: Terms) -> Repaired:
-    """Set right what is computed."""
+    """Repairs computed values."""
     audit = Audit(connection, terms)
     for _ in audit.run():
         pass
@@ -184,16 +189,12 @@ def repair(connection: Connection, terms: Terms) -> Repaired:
 
 
 def _set_right(connection: Connection, audit: Audit) -> None:
-    connection.execute(
-        """UPDATE messages m SET shard = v.shard FROM unnest(%s::bytea[], %s::smallint[]) AS v(id, shard)
-        WHERE m.id = v.id AND standing = 0""",
-        (list(audit.lost), list(audit.lost.values())),
-    )
+    connection.execute(_SET_SHARDS, (list(audit.lost), list(audit.lost.values())))
     audit.counts.write(connection, FOLDED)
 
 
 def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit) -> None:
-    """No record of a lane is written, since its owner may just write one: it is made to look instead."""
+    """Writes no existing record, since the owner may be about to. It makes the owner look instead."""
     unknown = [
         LaneRecord.new(lane, audit.unknown[lane], audit.terms.rules, audit.terms.now)
         for lane in lanes
@@ -202,9 +203,6 @@ def _set_lanes_right(connection: Connection, lanes: Sequence[str], audit: Audit)
     put_circuits(connection, unknown, audit.terms)
     for lane in lanes:
         if lane in audit.listed:
-            connection.execute(
-                "UPDATE lanes SET state = %s, shard = %s WHERE lane = %s AND record = %s",
-                (*audit.listed[lane][:2], lane, audit.listed[lane][2]),
-            )
+            connection.execute(_SET_LISTED, (*audit.listed[lane][:2], lane, audit.listed[lane][2]))
     late = [lane for lane in lanes if lane in audit.late]
-    connection.execute("UPDATE lanes SET wake_at = %s WHERE lane = ANY(%s::text[])", (audit.terms.now, late))
+    connection.execute(_WAKE, (audit.terms.now, late))

@@ -1,4 +1,8 @@
-"""Makes the steps of the schema that a database lacks, at a start and by `holdfast migrate`."""
+"""Makes the steps of the schema that a database lacks, at a start and by `holdfast migrate`.
+
+A gateway also starts while its database is unreachable. A refused password, a missing database and tables of a newer
+version end the start with StoreUnusable: waiting would not help.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,28 +16,28 @@ from holdfast.store.postgres.ownership import fleet_time
 from holdfast.store.postgres.schema import LOCK_TIMEOUT, SCHEMA, STATEMENT_TIMEOUT, STEPS, Step
 
 LOCKED_WITHIN = "1500ms"
-"""For a table that a step changes: while that waits for those who use it, everyone else waits behind it. The server
-ends its own vacuuming for whoever waits a second.
+"""The lock time-out for a table that a step changes: while it waits, everyone else waits behind it. The server cancels
+its own autovacuum after a second.
 """
 TRIES = 5
-"""Of a step whose tables others use, a second apart."""
+"""Attempts at a step whose tables others use, a second apart."""
 PATIENCE = 100
-"""Tenths of a second that a start waits for another one that makes steps."""
+"""Tenths of a second that a start waits for another process that makes steps."""
 _LOCK = 0x686F6C64
-"""The advisory lock of whoever makes steps."""
+"""The advisory lock of the process that makes steps."""
 _TUNED = "tuned"
-"""The name in META of the last version whose indexes and settings were all made."""
+"""The name in `meta` of the last version whose indexes and settings are complete."""
 
 
 def prepare_database(url: str) -> int:
-    """Make the tables if need be; the fleet's time. Raises StoreUnusable, or StoreUnreachable for what may pass."""
+    """Makes missing tables. Returns the fleet's time. Raises StoreUnusable, or StoreUnreachable if that may pass."""
     with connected(url) as connection:
         bring_up_to_date(connection)
         return fleet_time(connection)
 
 
 def migrate(url: str) -> tuple[int, int]:
-    """Make every step that is missing, contracting ones too; the version before and after. Raises as above."""
+    """Makes all missing steps, contracting ones too. Returns the version before and after. Raises as above."""
     with connected(url) as connection:
         return bring_up_to_date(connection, contract=True)
 
@@ -41,12 +45,11 @@ def migrate(url: str) -> tuple[int, int]:
 def bring_up_to_date(
     connection: psycopg.Connection, steps: Sequence[Step] = STEPS, *, contract: bool = False, patient: bool = True
 ) -> tuple[int, int]:
-    """Make the steps that are missing, on a connection outside of a transaction; the version before and after. Raises
-    StoreUnusable if the tables are past what these steps know, or if someone alive would be past them; StoreUnreachable
-    if another one is making steps, or uses the tables, for longer than this one waits: not at all unless it is
-    `patient`.
+    """Makes missing steps, on a connection outside of a transaction. Returns the version before and after.
 
-    A step that contracts is made by a start, if it is one of those, once no older replica is alive.
+    Raises StoreUnusable if the tables are newer than these steps, or if `contract` would break a living older replica.
+    Raises StoreUnreachable if another process makes steps or uses the tables for too long. Unless it is `patient`, it
+    does not wait at all.
     """
     made = _made(connection)
     before, known = version(connection), max(step.version for step in steps)
@@ -70,12 +73,12 @@ def bring_up_to_date(
 
 
 def version(connection: psycopg.Connection) -> int:
-    """Of the last step that was made."""
+    """The version of the last step that was made."""
     return max(_made(connection), default=0)
 
 
 def catch_up(connection: psycopg.Connection) -> bool:
-    """Make what can be made by now, without waiting for others. Returns whether delivery may begin."""
+    """Makes the steps that can be made without waiting. Returns whether delivery may begin."""
     with suppress(StoreUnreachable):
         bring_up_to_date(connection, patient=False)
     return _made(connection).keys() >= {step.version for step in STEPS if step.at_start}
@@ -87,8 +90,8 @@ def has_tables(connection: psycopg.Connection) -> bool:
 
 @contextmanager
 def _alone(connection: psycopg.Connection, patient: bool) -> Iterator[None]:
-    """One at a time makes steps, without time-outs. Whoever waits for that does so between statements: who makes an
-    index waits for every statement that runs.
+    """One process at a time makes steps, without time-outs. Others wait between statements, not in one: making an index
+    waits for every running statement.
     """
     tries = PATIENCE if patient else 1
     while connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone() != (True,):
@@ -108,7 +111,7 @@ def _alone(connection: psycopg.Connection, patient: bool) -> Iterator[None]:
 
 
 def _missing(connection: psycopg.Connection, steps: Sequence[Step], contract: bool) -> list[Step]:
-    """The steps that are to be made now."""
+    """The steps to be made now. A start makes a contracting one only if it has to, and no older replica is alive."""
     made = _made(connection)
     return [
         step
@@ -119,8 +122,8 @@ def _missing(connection: psycopg.Connection, steps: Sequence[Step], contract: bo
 
 
 def _make(connection: psycopg.Connection, step: Step, patient: bool) -> list[str]:
-    """One step. What takes long comes before its transaction; what others did since is made up for in it. Returns the
-    older replicas that it has to wait for: nothing is taken away from under one that is alive.
+    """Makes one step. Rows are converted before its transaction, and again within it. Returns the living older replicas
+    that a contracting step has to wait for.
     """
     if step.contracts and (older := _older(connection, step.version)):
         return older
@@ -152,12 +155,12 @@ def _make_at_once(connection: psycopg.Connection, step: Step) -> list[str]:
 
 
 def _older(connection: psycopg.Connection, version: int) -> list[str]:
-    """Replicas that are alive and know less than this version. Those of version 1 have a table of their own."""
+    """Living replicas of older versions. Those of version 1 have a table of their own."""
     alive: list[tuple[str, str]] = []
     for table, lease_ends in (("replicas", "to_timestamp(lease_until / 1000.0)"), ("members", "lease_until")):
         if not _is_there(connection, table):
             continue
-        with suppress(errors.UndefinedTable):  # Another one has just removed it.
+        with suppress(errors.UndefinedTable):  # Another process has just removed it.
             alive += connection.execute(
                 f"""SELECT name, version FROM {SCHEMA}.{table}
                 WHERE tables < %s AND {lease_ends} >= clock_timestamp() ORDER BY number""",
@@ -167,7 +170,7 @@ def _older(connection: psycopg.Connection, version: int) -> list[str]:
 
 
 def _untuned(connection: psycopg.Connection, steps: Sequence[Step]) -> list[Step]:
-    """The steps that were made and whose indexes and settings were not all reached."""
+    """The steps that were made, but whose indexes and settings are not complete."""
     made = _made(connection)
     if not made:
         return []
@@ -177,7 +180,7 @@ def _untuned(connection: psycopg.Connection, steps: Sequence[Step]) -> list[Step
 
 
 def _tune(connection: psycopg.Connection, steps: Sequence[Step]) -> None:
-    """What can be repeated. Each by itself: an engine that lacks one need not lack the next."""
+    """Makes indexes and settings, which can be repeated. Each by itself: an engine may lack some of them."""
     for name, on in (index for step in steps for index in step.apart):
         _make_index(connection, name, on)
     connection.execute(f"SET lock_timeout TO '{LOCKED_WITHIN}'")
@@ -186,7 +189,7 @@ def _tune(connection: psycopg.Connection, steps: Sequence[Step]) -> None:
             with suppress(errors.FeatureNotSupported, errors.SyntaxError, errors.InvalidParameterValue):
                 connection.execute(statement)
     except errors.LockNotAvailable:
-        return  # The next start makes up for it.
+        return  # The next start tries again.
     if steps:
         connection.execute(
             "INSERT INTO meta (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -195,7 +198,7 @@ def _tune(connection: psycopg.Connection, steps: Sequence[Step]) -> None:
 
 
 def _make_index(connection: psycopg.Connection, name: str, on: str) -> None:
-    """One whose making was interrupted is there and of no use. Nobody who writes is held up."""
+    """Makes an index without blocking writers. An interrupted attempt leaves an invalid one, which is dropped."""
     found = connection.execute(
         "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (f"{SCHEMA}.{name}",)
     ).fetchone()
@@ -210,7 +213,7 @@ def _is_there(connection: psycopg.Connection, table: str) -> bool:
 
 
 def _made(connection: psycopg.Connection) -> dict[int, int]:
-    """The steps that were made, and the version that each one needs of whoever uses the tables."""
+    """The steps that were made, and the version that each needs of all who use the tables."""
     if not _is_there(connection, "versions"):
         return {}
     return dict(connection.execute(f"SELECT version, needs FROM {SCHEMA}.versions").fetchall())

@@ -1,27 +1,28 @@
-"""The tables, their versions, and how one becomes the next.
+"""The tables, and the steps from one version of them to the next.
 
     table      holds
     -----      -----
-    messages   all that is not delivered. `arrival` counts up in the order of commits, for those that just arrived
-    attempts   failed attempts; answers apart, since they are kept for the first and the last two alone
+    messages   all that are not delivered; `arrival` counts in the order of commits
+    attempts   failed attempts; answers have a column of their own, since only the first and the last two are kept
     delivered  small records, kept for `retention.delivered`
-    keys       idempotency
-    lanes      a circuit each: its record, and of it what is searched for, with the moment when it needs attention
-    counters   what waits, is dead and is held, a row for each lane and writer; see counting
-    members    the replicas that are alive; fences and shards: see ownership
-    requests   what operators ask of another replica; see requests
-    meta       single values: the moment that the fleet began, the version that the tables are tuned for
+    keys       idempotency keys
+    lanes      the circuit of each lane: its record, the columns that it is searched by, and `wake_at`
+    counters   waiting and dead messages and their bytes, a row for each lane and writer; see shares.py
+    members    the replicas that are alive; this, fences and shards: see ownership.py
+    requests   of operators to another replica; see requests.py
+    meta       single values: when the fleet began, its time, the version that the tables are tuned for
     versions   the steps below that were made
 
-A message's `standing` is the number of core's Standing: 0 active, 1 waiting, 2 retry, 3 dead; `due` of a dead one is
-when it died. An active one has just arrived, or is in the memory of its shard's owner. Ids are 16 bytes that only ever
-grow.
+A message's `standing` is the number of core's Standing: 0 active, 1 waiting, 2 retry, 3 dead. A dead message's `due` is
+when it died. An active message has just arrived, or is in the memory of its shard's owner. Ids have 16 bytes and only
+ever grow.
 
-Steps are of two kinds. An `expand` step only adds, so that replicas of the version before go on beside it: every start
-makes those that are missing. A `contract` step removes what only older versions use, when the last of them is gone:
-`holdfast migrate` makes it, and every start makes one that delivery can't begin without. Statements `apart` may take
-long: they run outside of the step's transaction, without a time-out, and again if they were interrupted. What an
-engine may lack stands in statements that may fail; those that were not reached are made up for at the next start.
+Steps are of two kinds. An `expand` step only adds, so replicas of the version before keep working. A start makes the
+missing ones. A `contract` step removes what only older versions use, once the last of them is gone. `holdfast migrate`
+makes it; a start makes it too if delivery can't begin without it.
+
+Before version 2 every replica sent to every host. Messages were claimed under a replica's number, and the limits of
+hosts and the `wake_at` of lanes had tables of their own. Step 3 converts them.
 """
 
 import re
@@ -45,19 +46,20 @@ class Step:
     version: int
     statements: tuple[str, ...]
     apart: tuple[tuple[str, str], ...] = ()
-    """Indexes by name, and what each one is on."""
+    """Indexes by name, and what each one is on. They take long, so they are made outside of the step's transaction."""
     if_possible: tuple[str, ...] = ()
+    """Settings that an engine may lack."""
     contracts: bool = False
     at_start: bool = False
-    """Whether a start makes a step that contracts."""
+    """Whether a start makes this contracting step."""
     locks: str = ""
-    """The tables that older replicas write: nobody does while the step is made."""
+    """Tables that older replicas write, and that are locked meanwhile."""
     convert: Callable[[psycopg.Connection], None] | None = None
-    """What statements can't say. All of it comes before the step's transaction, and what is left comes within."""
+    """Converts rows: once before the step's transaction, and once within it, for rows that were added since."""
 
 
 def _often_vacuumed(table: str) -> str:
-    """Rows come and go by the thousand: dead ones are cleared by their number, not by the size of the table."""
+    """Rows come and go by the thousand: the number of dead ones triggers a vacuum, not their part of the table."""
     return f"""ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 0)"""
@@ -74,27 +76,25 @@ _FREE = """WITH freed AS (
     ), woken AS (
         UPDATE lanes SET wake_at = 1 WHERE lane IN (SELECT lane FROM freed)
     ) SELECT count(*) FROM freed"""
-"""What was claimed had no part in its lane's moment."""
+"""Frees claimed messages, and wakes their lanes: a claimed message did not count for the lane's `wake_at`."""
+_CONVERT_LANES = """UPDATE lanes l SET shard = v.shard, wake_at = v.wake_at, host_class = 1, record = v.record
+    FROM unnest(%s::text[], %s::smallint[], %s::bigint[], %s::bytea[]) AS v(lane, shard, wake_at, record)
+    WHERE l.lane = v.lane"""
 
 
 def convert_claims(connection: psycopg.Connection) -> None:
-    """Give each lane its host's limit, its shard and its moment, and free what was claimed."""
+    """Gives each lane its host's limit, its shard and its `wake_at`, and frees claimed messages. It can be repeated."""
     last = ""
     while rows := connection.execute(_LANES, (last, PAGE)).fetchall():
         converted = [_converted(*row) for row in rows]
-        connection.execute(
-            """UPDATE lanes l SET shard = v.shard, wake_at = v.wake_at, host_class = 1, record = v.record
-            FROM unnest(%s::text[], %s::smallint[], %s::bigint[], %s::bytea[]) AS v(lane, shard, wake_at, record)
-            WHERE l.lane = v.lane""",
-            [list(column) for column in zip(*converted, strict=True)],
-        )
+        connection.execute(_CONVERT_LANES, [list(column) for column in zip(*converted, strict=True)])
         last = rows[-1][0]
     while connection.execute(_FREE, (PAGE,)).fetchone() != (0,):
         pass
 
 
 def _converted(lane: str, host: str, stored: bytes, wake_at: int | None, *of_host: int | None) -> tuple[Any, ...]:
-    """`most` was 0 for a host with its full limit. Hosts start slowly in any case, since this fleet is a new one."""
+    """`most` was 0 for a host with its full limit. Hosts start slowly anyway, since the fleet begins a new run."""
     known = records.lane_or_none(stored)
     if known is None:
         return lane, shard_of(host), wake_at or 1, stored  # Its owner reports it, and starts it anew.
@@ -247,5 +247,5 @@ VERSION = max(step.version for step in STEPS)
 
 
 def shown(url: str) -> str:
-    """The address of a database as it may be shown: without user, password and parameters."""
+    """A database's URL without user, password and parameters, for logs and operators."""
     return re.sub(r"^(postgres(?:ql)?://)(?:[^@/]*@)?([^?]*).*$", r"\1\2", url)
