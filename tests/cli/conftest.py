@@ -24,7 +24,7 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Script]:
-    """Plays the control socket, where a config without a word about it puts it."""
+    """Plays the control socket on its default path."""
     with unix_script(tmp_path / "control.sock") as script:
         script.answers["GET /v1/status"] = documents(status())
         yield script
@@ -38,5 +38,5 @@ def ingest() -> Iterator[Script]:
 
 @pytest.fixture
 def holdfast() -> Run:
-    """A process of its own."""
+    """Runs a command in its own process."""
     return fork_server.run

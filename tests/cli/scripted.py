@@ -1,6 +1,6 @@
-"""A small real HTTP server that plays scripted answers, on a Unix socket or a TCP port, and documents to play.
+"""An HTTP server that plays scripted answers, on a Unix socket or a TCP port, and documents for it.
 
-The documents have the shapes of the control API: what the gateway answers, not what the commands make of it.
+The documents have the shapes of the control API.
 """
 
 import json
@@ -40,7 +40,7 @@ def problem(status: int, detail: str, **extra: object) -> list[Answer]:
 class Script:
     """Answers by "METHOD path?query", else by "METHOD path".
 
-    The last answer of a path is repeated; one that has none at all hangs.
+    The last answer of a path is repeated; a path with an empty list gets no answer.
     """
 
     def __init__(self, where: str) -> None:
@@ -93,7 +93,7 @@ class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away early is part of some tests."""
+        """Some tests close their connection early."""
 
 
 class _TcpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):

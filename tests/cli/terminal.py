@@ -1,4 +1,4 @@
-"""A terminal for tests: a command that believes to have one, and what it shows there."""
+"""Runs a command on a pseudo-terminal and keeps its output."""
 
 import os
 import pty
@@ -26,7 +26,7 @@ class Terminal:
             assert self._read(), f"{text!r} was never shown, but {self.shown!r}"
 
     def end(self) -> int:
-        """The exit status; all that was shown is then in `shown`."""
+        """Returns the exit status; `shown` then has the whole output."""
         status = self.process.wait(PATIENCE)
         while select.select([self._ours], [], [], 0)[0] and self._read():
             pass
@@ -36,7 +36,7 @@ class Terminal:
         assert select.select([self._ours], [], [], PATIENCE)[0], f"nothing more came after {self.shown!r}"
         try:
             more = os.read(self._ours, 65_536)
-        except OSError:  # how Linux says that nobody has the other end any more
+        except OSError:  # Linux, when the other end is closed
             return False
         self.shown += more
         return bool(more)

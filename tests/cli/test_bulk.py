@@ -1,4 +1,4 @@
-"""Many messages in steps: what is asked for, how far it came, Ctrl-C, questions and the bar."""
+"""Replaying and dropping many messages: requests, progress, Ctrl-C, the confirmation and the bar."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bodies(gateway: Script) -> list[dict[str, object]]:
-    """Of what was asked to be done; the time was only asked for."""
+    """The bodies of the requests. A request for the time has none."""
     return [json.loads(each.body) for each in gateway.received if each.body]
 
 
@@ -63,7 +63,7 @@ def test_until(gateway: Script, noon: None, until: str, sent: str) -> None:
 
 @pytest.mark.parametrize(("offset", "since"), [(86_400.0, "2026-01-02"), (-86_400.0, "2025-12-31")])
 def test_times_ago_count_by_the_gateway_s_clock(gateway: Script, noon: None, offset: float, since: str) -> None:
-    """By the wall clock `messages drop --before 1h` would take the newest too, and `dead replay` would miss them."""
+    """By the wall clock, `messages drop --before 1h` would also drop the newest, and `dead replay` would miss them."""
     gateway.answers["GET /v1/status"] = documents(status(clock={"offset": offset, "off": True}))
     gateway.answers[REPLAY] = documents({"replayed": 0, "done": True})
     gateway.answers[DROP] = documents({"dropped": 0, "done": True})

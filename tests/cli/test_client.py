@@ -93,7 +93,7 @@ def test_a_socket_without_a_listener(holdfast: Run, tmp_path: Path) -> None:
 
 
 def test_a_socket_without_permission(gateway: Script) -> None:
-    # Nothing is forbidden to root, and another user may not even reach the interpreter: so import first, then change.
+    # Root may use every socket, and another user may not reach the interpreter: import first, then change the user.
     script = (
         "import os, sys, holdfast.cli.status\n"
         "from holdfast.cli.main import main\n"

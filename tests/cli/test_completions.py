@@ -1,4 +1,4 @@
-"""Completion scripts: real shells load them, and what they offer is what the commands take."""
+"""Completion scripts: real shells load them and offer the words that the commands accept."""
 
 import shutil
 import subprocess

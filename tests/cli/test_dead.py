@@ -1,4 +1,4 @@
-"""Dead messages listed, and exported into files."""
+"""dead: list and export."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_an_export_that_is_cut_off_keeps_the_old_file(tmp_path: Path) -> None:
         server.listen()
         command = [EXECUTABLE, "dead", "export", str(folder / "dead.jsonl")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            # What time it is there, and then the export.
+            # First the request for the time, then the export.
             connection, _ = server.accept()
             with connection:
                 connection.recv(65_536)

@@ -53,7 +53,7 @@ BEATS = [
 
 
 def start(folder: Path, arguments: Sequence[str], out: IO[str] | int, err: IO[str] | int) -> "subprocess.Popen[str]":
-    """A demo with its temporary folder in this one."""
+    """Starts a demo with its temporary directory in `folder`."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     return subprocess.Popen([EXECUTABLE, "demo", *arguments], env=environment, stdout=out, stderr=err, text=True)
 
@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 @dataclass
 class Ended:
-    """A demo that came to its end."""
+    """A demo that has ended."""
 
     status: int
     out: str
@@ -96,7 +96,7 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """As a story and as events. They run beside each other, each into files: nobody may keep a demo waiting."""
+    """One run as a story and one as events, at the same time. They write to files, so that no full pipe delays them."""
     runs = {}
     for kind, arguments in (("story", []), ("events", ["--json"])):
         folder = tmp_path_factory.mktemp(kind)
@@ -143,8 +143,8 @@ def test_the_same_run_as_events(ended: dict[str, Ended]) -> None:
         ("frozen", "silent_too_long"),
         ("enabled", "operator_unfreezes"),
     ]
-    told = [event for event in events if event["event"] == "delivered"]
-    assert events[-1]["accepted"] == events[-1]["delivered"] == len({event["message"] for event in told}) == 274
+    deliveries = [event for event in events if event["event"] == "delivered"]
+    assert events[-1]["accepted"] == events[-1]["delivered"] == len({event["message"] for event in deliveries}) == 274
 
 
 def test_the_status_page_is_served(folder: Path) -> None:

@@ -26,7 +26,7 @@ def healthy() -> Iterator[Script]:
 
 @contextmanager
 def listener(*pieces: bytes) -> Iterator[tuple[str, int]]:
-    """Takes one connection, sends the pieces, and says nothing more until the end."""
+    """Accepts one connection, sends the pieces, and keeps it open until the end."""
     ended = threading.Event()
 
     def serve(server: socket.socket) -> None:

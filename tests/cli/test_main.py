@@ -1,4 +1,4 @@
-"""The first word, the help, exit statuses, and what may be imported before a command is known."""
+"""The first word, the help, exit statuses, and the imports of light commands."""
 
 import os
 import subprocess
@@ -121,7 +121,7 @@ def test_wrong_usage(words: list[str], capsys: Captured) -> None:
 
 
 def test_help_into_a_closed_pipe() -> None:
-    # Unbuffered, argparse itself meets the closed pipe, and keeps it to itself.
+    # Unbuffered, argparse itself would write to the closed pipe, and hide the error.
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [EXECUTABLE, "status", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
@@ -133,7 +133,7 @@ def test_help_into_a_closed_pipe() -> None:
 
 @pytest.mark.parametrize(("words", "allowed"), [(["--version"], set()), (["health"], {"argparse", "socket"})])
 def test_version_and_health_import_next_to_nothing(words: list[str], allowed: set[str]) -> None:
-    """Exec probes start this every few seconds."""
+    """Exec probes run health every few seconds."""
     script = (
         "import sys; from holdfast.cli.main import main; main(sys.argv[1:]);"
         "print(*(name for name in sys.modules if '.' not in name or name.startswith('holdfast.')), file=sys.stderr)"

@@ -1,4 +1,4 @@
-"""fsck, export, import and compact as the real executable: exit statuses, words, files, and the store's lock."""
+"""fsck, export, import and compact as the real executable: exit statuses, output, files, and the store's lock."""
 
 import json
 import os
@@ -55,8 +55,8 @@ def test_a_directory_open_to_others_is_closed_with_a_warning(holdfast: Run, stor
     store.folder.chmod(0o777)
     result = holdfast("fsck")
     assert (result.returncode, result.stdout) == (0, "the store is clean\n")
-    told = "it was open to others, and is now its owner's alone"
-    assert result.stderr == f"holdfast: folder_closed: {store.folder}: {told}\n"
+    detail = "it was open to others, and is now its owner's alone"
+    assert result.stderr == f"holdfast: folder_closed: {store.folder}: {detail}\n"
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
 
 
@@ -174,7 +174,7 @@ def test_an_export_into_a_closed_pipe(store: Populated) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("", "no export of holdfast"),
         ("hello\n", "no export of holdfast"),
@@ -182,12 +182,12 @@ def test_an_export_into_a_closed_pipe(store: Populated) -> None:
     ],
 )
 def test_an_invalid_file_creates_no_store(
-    holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+    holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: str
 ) -> None:
     use(monkeypatch, tmp_path / "new")
     result = holdfast("import", "-", input=text)
     assert (result.returncode, result.stdout) == (1, "")
-    assert told in result.stderr
+    assert error in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "new").exists()
     assert holdfast("import", str(tmp_path / "missing")).returncode == 1
@@ -242,7 +242,7 @@ def test_a_gateway_runs_on_an_imported_and_compacted_store(
     assert holdfast("compact").returncode == 0
     monkeypatch.delenv("HOLDFAST_STORE__PATH")
     with running(tmp_path / "copy") as gateway:
-        told = gateway.call("GET", f"/v1/messages/{id_text(store['frozen'])}").json()
-        assert told["state"] == "held"
-        told = gateway.call("GET", f"/v1/messages/{id_text(store['exhausted'])}").json()
-        assert (told["state"], told["dead_reason"]) == ("dead", "exhausted")
+        shown = gateway.call("GET", f"/v1/messages/{id_text(store['frozen'])}").json()
+        assert shown["state"] == "held"
+        shown = gateway.call("GET", f"/v1/messages/{id_text(store['exhausted'])}").json()
+        assert (shown["state"], shown["dead_reason"]) == ("dead", "exhausted")

@@ -1,4 +1,4 @@
-"""fsck, export, import and compact where the store is a database: a store moves either way, beside a fleet at work."""
+"""fsck, export, import and compact on a database, also while a fleet uses it."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ CLEAN = "the store is clean\n"
 
 @pytest.fixture
 def moved(holdfast: Run, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Populated:
-    """An embedded store that went into the database, by a file."""
+    """An embedded store that was exported to a file and imported into the database."""
     store = build(tmp_path / "store", killed=False)
     monkeypatch.setenv("HOLDFAST_STORE__PATH", str(store.folder))
     assert holdfast("export", str(tmp_path / "before.jsonl")).returncode == 0
@@ -57,10 +57,10 @@ def test_fsck_lists_problems_and_repair_fixes_counts(holdfast: Run, moved: Popul
     assert share.startswith("share busy:443: is counted with ")
     assert circuit.startswith("circuit ice:443: is listed as enabled")
     assert advice == "2 problems found; holdfast fsck --repair repairs what it can"
-    mended = holdfast("fsck", "--repair")
-    assert mended.returncode == 0
-    assert "counted the shares of 1 host again\n" in mended.stdout
-    assert mended.stdout.endswith(CLEAN)
+    repaired = holdfast("fsck", "--repair")
+    assert repaired.returncode == 0
+    assert "counted the shares of 1 host again\n" in repaired.stdout
+    assert repaired.stdout.endswith(CLEAN)
 
 
 def test_an_unreadable_message_stays_and_exits_1(holdfast: Run, moved: Populated, database: str) -> None:
@@ -69,9 +69,9 @@ def test_an_unreadable_message_stays_and_exits_1(holdfast: Run, moved: Populated
     exported = holdfast("export", "-")
     assert exported.returncode == 1
     assert f"left out: message {id_text(moved['waiting'])}: " in exported.stderr
-    mended = holdfast("fsck", "--repair")
-    assert mended.returncode == 1
-    assert mended.stdout.endswith("1 problem left after the repair\n")
+    repaired = holdfast("fsck", "--repair")
+    assert repaired.returncode == 1
+    assert repaired.stdout.endswith("1 problem left after the repair\n")
 
 
 def test_a_running_fleet_delivers_imported_messages(

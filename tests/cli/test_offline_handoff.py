@@ -1,4 +1,4 @@
-"""`holdfast handoff` as the real executable: a stopped store ends up in a fleet's database, each message once."""
+"""handoff as the real executable: it moves a stopped store to a database, each message once."""
 
 import json
 import signal
@@ -72,7 +72,7 @@ def test_an_unreadable_message_stays_and_is_reported(holdfast: Run, store: Popul
         (f"{NOBODY}:1/none?unknown=1", 2, "store.url: "),
         (f"{NOBODY}:{{port}}/none", 1, "postgresql://127.0.0.1:{port}/none: "),
     ],
-    ids=["another scheme", "nothing", "an unknown option", "nobody there"],
+    ids=["another scheme", "nothing", "an unknown option", "no server"],
 )
 def test_with_an_unusable_database_nothing_moves(
     holdfast: Run, store: Populated, to: str | None, status: int, said: str
@@ -104,7 +104,7 @@ def test_the_store_of_a_running_gateway_is_not_touched(holdfast: Run, tmp_path: 
 
 KILLS = amount(2, 10)
 MANY = (KILLS + 10) * PAGE
-"""The last one that is killed is still far from its end."""
+"""Enough that the last killed run is still far from its end."""
 HOSTS = ("a:443", "b:443", "c:443")
 
 
@@ -154,11 +154,11 @@ def test_after_repeated_kills_each_message_is_there_once(
     assert killed == KILLS
     done = holdfast("handoff", "--to", database, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert told["left"] == told["duplicates"] == 0
+    summary = json.loads(done.stdout)
+    assert summary["left"] == summary["duplicates"] == 0
     assert ids_in(database) == sorted(message.id for message in crowded)
     assert rows(database, "SELECT count(*) FROM messages WHERE standing = 3") == [(len(crowded[:: MANY // 50]),)]
-    measured(f"handoff: of {MANY} messages {told['already_there']} were given twice after the last of {KILLS} kills")
+    measured(f"handoff: of {MANY} messages {summary['already_there']} were given twice after the last of {KILLS} kills")
 
 
 def test_ctrl_c_prints_the_progress_and_the_next_run_goes_on(
@@ -168,10 +168,10 @@ def test_ctrl_c_prints_the_progress_and_the_next_run_goes_on(
         until(lambda: count_in(database))
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=PATIENCE)
-    told = json.loads(out)
+    summary = json.loads(out)
     assert (process.returncode, said) == (130, "")
-    assert told["moved"] + told["left"] == MANY
-    assert told["left"] > 0
+    assert summary["moved"] + summary["left"] == MANY
+    assert summary["left"] > 0
     assert holdfast("handoff", "--to", database).returncode == 0
     assert ids_in(database) == sorted(message.id for message in crowded)
 

@@ -1,4 +1,4 @@
-"""`holdfast migrate`: the tables of a shared database become those of this version."""
+"""migrate: exit statuses and output."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_it_needs_a_database(holdfast: Run) -> None:
 
 
 def test_it_reads_no_secret_but_the_url(holdfast: Run, url: str, tmp_path: Path) -> None:
-    """So that a job of its own can do it, which has none."""
+    """A job that only migrates has no other secrets."""
     config = tmp_path / "holdfast.toml"
     config.write_text('[ingest]\ntoken_file = "/not/there"\n')
     assert holdfast("migrate", "--config", str(config)).returncode == 0

@@ -19,13 +19,13 @@ URL = "postgresql://holdfast:hunter2@db.example:5432/hooks?sslmode=require"
 
 @pytest.fixture
 def roles() -> list[Role]:
-    """What the gateways that were started are to do."""
+    """The roles of the gateways that were started."""
     return []
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, roles: list[Role]) -> list[Config]:
-    """The configs that the gateway was started with; it ends at once, with status 3."""
+    """The configs of the gateways that were started. Each ends at once with status 3."""
     configs: list[Config] = []
 
     def start(config: Config, load: Callable[[], Config], file: Path | None, role: Role) -> int:

@@ -1,4 +1,4 @@
-"""Live events, as people and as programs read them."""
+"""tail: events as text and as JSON."""
 
 import pytest
 

@@ -51,7 +51,7 @@ def test_on_a_terminal_watch_redraws_in_place_until_ctrl_c(gateway: Script) -> N
     page = {"circuits": [circuit(host=f"h{number}:443") for number in range(40)], "next": None}
     gateway.answers[LIST] = documents(page)
     with on_terminal("circuits", "--watch") as terminal:
-        terminal.wait_for("\x1b[23F\x1b[J")  # the second picture begins where the first one did
+        terminal.wait_for("\x1b[23F\x1b[J")  # the second view starts at the first line of the first
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130
     assert b"... the rest does not fit here\x1b[?7h\r\n" in terminal.shown

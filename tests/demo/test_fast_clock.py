@@ -9,8 +9,8 @@ from holdfast.demo.fast_clock import FastClock
 HOUR = 3_600_000
 
 
-class Still:
-    """A clock that somebody else moves."""
+class StoppedClock:
+    """A clock that stands still."""
 
     def now(self) -> int:
         return 0
@@ -21,7 +21,7 @@ class Still:
 
 @pytest.fixture
 async def clock(nursery: trio.Nursery) -> FastClock:
-    fast = FastClock(Still())
+    fast = FastClock(StoppedClock())
     nursery.start_soon(fast.run, lambda: True)
     return fast
 
@@ -55,7 +55,7 @@ async def test_it_does_not_jump_while_work_is_in_progress(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     under_way = [True]
-    clock = FastClock(Still())
+    clock = FastClock(StoppedClock())
     nursery.start_soon(clock.run, lambda: not under_way[0])
     clock.deadline(HOUR)
     with clock.hurry():

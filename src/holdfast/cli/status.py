@@ -31,10 +31,10 @@ def _view(client: ControlClient, as_json: bool) -> list[str]:
 
 
 def status_lines(document: Document, now: datetime, colour: bool = False) -> list[str]:
-    troubles = _troubles(document)
-    verdict = painted("not healthy" if troubles else "healthy", colour)
+    problems = _problems(document)
+    verdict = painted("not healthy" if problems else "healthy", colour)
     return [
-        f"{verdict}: {'; '.join(troubles)}" if troubles else verdict,
+        f"{verdict}: {'; '.join(problems)}" if problems else verdict,
         *facts(
             [
                 ("gateway", _gateway(document, now)),
@@ -50,13 +50,13 @@ def status_lines(document: Document, now: datetime, colour: bool = False) -> lis
     ]
 
 
-def _troubles(document: Document) -> list[str]:
-    troubles = [_DEGRADED.get(each, each) for each in document["degraded"]]
+def _problems(document: Document) -> list[str]:
+    problems = [_DEGRADED.get(each, each) for each in document["degraded"]]
     if document["draining"]:
-        troubles.append("draining: it finishes what is due")
+        problems.append("draining: it finishes what is due")
     elif not document["ready"] and "store_away" not in document["degraded"]:
-        troubles.append("not ready: it is starting, or its store failed")
-    return troubles
+        problems.append("not ready: it is starting, or its store failed")
+    return problems
 
 
 def _gateway(document: Document, now: datetime) -> str:
@@ -79,17 +79,17 @@ def _store(store: Document) -> str:
     share = f" ({used / most:.0%})" if most else ""
     # Gateways of older versions have no reserve.
     reserved = store.get("reserved_bytes", 0)
-    aside = f" and {human_size(reserved)} ({reserved / most:.0%}) reserved for outcomes," if reserved and most else ""
-    return f"{human_size(used)} of {human_size(most)} used{share}{aside} in {store['path']}"
+    reserve = f" and {human_size(reserved)} ({reserved / most:.0%}) reserved for outcomes," if reserved and most else ""
+    return f"{human_size(used)} of {human_size(most)} used{share}{reserve} in {store['path']}"
 
 
 def _waiting(document: Document, now: datetime) -> list[tuple[str, str]]:
     waiting, queues, expiry = document["store"]["waiting"], document["queues"], document["earliest_expiry_at"]
-    under_way = f"{document['in_flight']:,} in flight"
+    in_flight = f"{document['in_flight']:,} in flight"
     if not waiting:
-        return [("waiting", f"nothing; {under_way}")]
+        return [("waiting", f"nothing; {in_flight}")]
     return [
-        ("waiting", f"{waiting:,}: {queues['first']:,} first attempts, {queues['retry']:,} retries; {under_way}"),
+        ("waiting", f"{waiting:,}: {queues['first']:,} first attempts, {queues['retry']:,} retries; {in_flight}"),
         ("oldest", relative(document["oldest_waiting_at"], now)),
         ("next due", relative(document["next_due_at"], now)),
         ("expiry", f"the earliest {relative(expiry, now)}" if expiry else "none: every circuit is enabled"),

@@ -13,17 +13,17 @@ from holdfast.events import Event
 
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 
-LATE = 5_000
+MAX_DELAY = 5_000
 """Milliseconds by which an attempt may be late: the machine may be busy."""
 FIRST_ORDERS, ACCEPTED_ORDERS, MORE_ORDERS = 150, 30, 110
-ORDER_EVERY = 6 * HOUR
-NOTES = {
+ORDER_INTERVAL = 6 * HOUR
+RETRY_NOTES = {
     1: ". Retry 1 is due in",
     2: ". The wait doubles:",
     3: ". It doubles again:",
     4: ", which is never followed. And again:",
 }
-STEPS = (1, 2, 4, 8, 16)
+SLOW_START_STEPS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Story:
 
     async def _say_failure(self, failure: Event, wait: int) -> None:
         number = failure["number"]
-        text = f"Attempt {number}: {outcome(failure)}{NOTES[number]} {span(wait)}."
+        text = f"Attempt {number}: {outcome(failure)}{RETRY_NOTES[number]} {span(wait)}."
         await self._narrator.say("retrying", text, moment_of(failure))
 
     # -- two: a circuit ------------------------------------------------------------------------------------------------
@@ -117,7 +117,9 @@ class Story:
         narrator, every, probed = self._narrator, self._config.circuit.probe_every, ""
         for text in ("Every 10 min one probe, with the oldest waiting order", "The next probe takes the next order"):
             due = moment_of(await self._gateway.queries.circuit(self._key), "next_probe_at")
-            promise(abs(due - last - every) <= LATE, f"a probe {span(every)} after the last one", f"{due - last} ms")
+            promise(
+                abs(due - last - every) <= MAX_DELAY, f"a probe {span(every)} after the last one", f"{due - last} ms"
+            )
             probe = await narrator.wait_for("attempt_failed", host=self._key, kind="probe")
             last = self._check_due(probe, due)
             promise(probe["message"] != probed, "another message in the next probe", probe)
@@ -154,9 +156,9 @@ class Story:
         concurrency = crm.concurrency[probes:]
         for number, at_once in enumerate(concurrency, 1):
             successes = number - at_once
-            limit = next((step for step in STEPS if successes < 2 * step - 1), STEPS[-1])
+            limit = next((step for step in SLOW_START_STEPS if successes < 2 * step - 1), SLOW_START_STEPS[-1])
             promise(at_once <= limit, f"at most {limit} at once after {successes} successes", at_once)
-        seen = ", ".join(str(step) for step in STEPS if step <= max(concurrency))
+        seen = ", ".join(str(step) for step in SLOW_START_STEPS if step <= max(concurrency))
         await narrator.say("delivered", f"All {len(concurrency)} waiting orders, in slow start: {seen} at a time.")
 
     # -- three: a frozen circuit ---------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class Story:
         """Sends orders while probes fail, until the circuit is frozen."""
         narrator, probes = self._narrator, self._narrator.attempts["probe"]
         await narrator.say("app", "sends an order every 6 hours, and gets a 202 for each.")
-        next_order, said_dead = since + ORDER_EVERY, False
+        next_order, said_dead = since + ORDER_INTERVAL, False
         while not (frozen := await narrator.wait_for("circuit_changed", by=next_order, host=self._key, after="frozen")):
             dead = self._gateway.counters.dead["expired"]
             if dead >= MORE_ORDERS and not said_dead:
@@ -187,7 +189,7 @@ class Story:
                 failed = narrator.attempts["probe"] - probes
                 await narrator.say("probe", f"{failed} probes have failed; {self._crm.name} gets nothing else.")
             await self._order(1)
-            next_order += ORDER_EVERY
+            next_order += ORDER_INTERVAL
         promise(frozen["reason"] == "silence", "a freeze by silence", frozen)
         await self._say_frozen(frozen)
 
@@ -195,7 +197,9 @@ class Story:
         rules, failures = self._config.circuit, frozen["consecutive_failures"]
         last_success = moment_of(await self._gateway.queries.circuit(self._key), "last_success_at")
         late = moment_of(frozen) - last_success - rules.freeze_silence
-        promise(0 < late < rules.probe_every + LATE, "the freeze with the first failure after 72 h", f"{late} ms after")
+        promise(
+            0 < late < rules.probe_every + MAX_DELAY, "the freeze with the first failure after 72 h", f"{late} ms after"
+        )
         hours = rules.freeze_silence // HOUR
         text = f"{failures} failures in a row, more than {rules.freeze_after}; no success for more than {hours} h."
         await self._narrator.say("frozen", text, moment_of(frozen))
@@ -249,7 +253,9 @@ class Story:
     def _check_due(self, attempt: Event, due: int) -> int:
         """Checks that an attempt began when it was due, and returns that moment."""
         began = moment_of(attempt) - round(float(attempt["duration"]) * 1000)
-        promise(0 <= began - due <= LATE, f"attempt {attempt['number']} when it was due", f"{began - due} ms after")
+        promise(
+            0 <= began - due <= MAX_DELAY, f"attempt {attempt['number']} when it was due", f"{began - due} ms after"
+        )
         return began
 
 
