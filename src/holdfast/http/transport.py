@@ -81,7 +81,7 @@ class Answer:
 class _Exchange:
     """The state of an exchange, for when its deadline passes."""
 
-    __slots__ = ("_entered", "_limit", "address", "body", "generation", "head", "origin", "parser", "reused", "stage")
+    __slots__ = ("_entered", "_limit", "address", "body", "generation", "head", "origin", "parser", "stage")
 
     def __init__(self, origin: Origin, head: bytes, body: bytes, generation: int, limit: AddressLimit) -> None:
         self.origin = origin
@@ -91,7 +91,6 @@ class _Exchange:
         self.stage: Stage = "resolve"
         self.address: str | None = None
         self.parser: ResponseParser | None = None
-        self.reused = False
         self._limit = limit
         self._entered: str | None = None
 
@@ -107,13 +106,6 @@ class _Exchange:
         if self._entered is not None:
             self._limit.leave(self._entered)
             self._entered = None
-
-    def answer(self) -> Answer | None:
-        """Returns the answer if its head is complete."""
-        parser = self.parser
-        if parser is None or parser.head is None or self.address is None:
-            return None
-        return Answer(parser.head.status, parser, self.address, self.reused)
 
     def timeout_error(self) -> ExchangeError:
         if self.stage == "reach_proxy":
@@ -233,7 +225,7 @@ class Transport:
         raise exchange.timeout_error()
 
     async def _use(self, connection: Connection, exchange: _Exchange, deadline: float, *, reused: bool) -> Answer:
-        exchange.address, exchange.reused = connection.address, reused
+        exchange.address = connection.address
         exchange.parser = parser = ResponseParser(
             self._engine,
             max_body=self._max_answer,
@@ -259,9 +251,8 @@ class Transport:
                 self._became_idle.set()
             else:
                 connection.close()
-        answer = exchange.answer()
-        assert answer is not None
-        return answer
+        assert parser.head is not None
+        return Answer(parser.head.status, parser, connection.address, reused)
 
 
 async def _talk(connection: Connection, parser: ResponseParser, exchange: _Exchange) -> bool:
