@@ -84,7 +84,7 @@ async def fleet(url: str, clock: HandClock, *, size: int = 1 << 30) -> AsyncIter
 async def every_host_is_owned(store: PostgresStore) -> None:
     """As far as a replica knows; unless it can't reach the database."""
     with trio.fail_after(PATIENCE):
-        while not store.away and (len(store._shards.owners) < SHARDS or store._shards._gaining):
+        while not store.unreachable and (len(store._shards.owners) < SHARDS or store._shards._gaining):
             await trio.sleep(0.005)
 
 

@@ -34,7 +34,7 @@ class StoreHealth(Protocol):
     def failed(self) -> CommitFailed | None: ...
 
     @property
-    def away(self) -> bool: ...
+    def unreachable(self) -> bool: ...
 
     @property
     def commit_age(self) -> float: ...
@@ -87,7 +87,7 @@ class Lifecycle:
     @property
     def ready(self) -> bool:
         """With a spool, webhooks are accepted also while the database is unreachable."""
-        return self.stage is Stage.READY and (self.spool is not None or not self._store.away)
+        return self.stage is Stage.READY and (self.spool is not None or not self._store.unreachable)
 
     @property
     def draining(self) -> bool:
@@ -97,13 +97,13 @@ class Lifecycle:
     def store_trouble(self) -> str | None:
         if self._store.failed is not None:
             return f"a commit failed: {self._store.failed}"
-        if self._store.commit_age > STUCK_AFTER and not self._store.away:
+        if self._store.commit_age > STUCK_AFTER and not self._store.unreachable:
             return f"a commit has been under way for {self._store.commit_age:.0f} s"
         return None
 
     @property
     def store_away(self) -> bool:
-        return self._store.away
+        return self._store.unreachable
 
     @property
     def store_full(self) -> bool:

@@ -31,7 +31,7 @@ SCARCE = 0.7
 
 
 class IdempotencyKey(NamedTuple):
-    """`digest` covers method, target, route and key; `body` tells another body under the same key."""
+    """`digest` covers method, target, route and key; `body` detects another body under the same key."""
 
     digest: bytes
     body: bytes

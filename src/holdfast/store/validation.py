@@ -90,7 +90,7 @@ def lane_of(key: bytes, value: bytes) -> LaneRecord:
     record = records.decode_lane(value)
     check_lane(record)
     if records.lane_key(record.key) != key:
-        raise CorruptRecord(f"the record is that of {record.key}")
+        raise CorruptRecord(f"the record belongs to {record.key}")
     return record
 
 

@@ -304,7 +304,7 @@ async def test_the_server_crashes_again_and_again_under_load_and_each_message_is
                 await trio.to_thread.run_sync(server.stop, "immediate")
             # What is spooled is on its way while the next ones come, and the next crash.
             await trio.to_thread.run_sync(server.start)
-            await until(lambda: not at.store.away)
+            await until(lambda: not at.store.unreachable)
         with trio.fail_after(PATIENCE):
             await at.spool.wait_empty()
         assert at.moved

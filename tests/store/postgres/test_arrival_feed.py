@@ -78,7 +78,7 @@ async def test_a_server_that_hung_up_is_noticed_and_listened_to_again(database: 
             assert connection.execute(HANG_UP).fetchall() == [(True,)] * 2
         # What comes meanwhile the first beat after it finds, and notifications tell of the next ones.
         for _ in range(3):
-            while other.away:
+            while other.unreachable:
                 await trio.sleep(0.01)
             id = await accept(other)
             assert await arrived.receive() == id

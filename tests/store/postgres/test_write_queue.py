@@ -115,7 +115,7 @@ async def test_a_locked_row_holds_up_the_outcomes_of_its_own_host_alone(desk: Sh
         await until(lambda: len(others.results) == 4)
         assert waiting.results == []
         assert await failures(desk, lanes) == [0, 2, 2]
-        assert not desk.ledger.away
+        assert not desk.ledger.unreachable
         assert desk.ledger.pending == 2
         assert (await desk.accept(LOCKED)).message.lane == LOCKED
         lock.rollback()
@@ -146,7 +146,7 @@ async def test_what_is_asked_of_all_lanes_is_refused_while_one_is_locked(desk: S
     with locked(desk):
         with pytest.raises(StoreUnreachable, match="locked by someone else"):
             await desk.perform(ReviewLanes(None, 100))
-        assert not desk.ledger.away
+        assert not desk.ledger.unreachable
     assert await desk.perform(ReviewLanes(None, 100)) is None
     await desk.close()
 

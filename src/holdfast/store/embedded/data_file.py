@@ -4,8 +4,8 @@ LMDB's map is kept as large as the part of the file that the volume has really a
 volume: LMDB runs out of map first, and says so before it writes anything.
 
 Every page of a map that was read counts as resident until the kernel needs it elsewhere. A drain of a million messages
-made that two gigabytes, which whoever pays for a sidecar sees. So the pages are handed back when they are many. They
-stay in the kernel's cache: reading one again costs a minor fault.
+made that two gigabytes. So the pages are handed back when they are many. They stay in the kernel's cache: reading one
+again costs a minor fault.
 """
 
 import errno

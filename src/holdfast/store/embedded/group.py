@@ -116,7 +116,7 @@ class GroupWork:
         self.transaction.remove(Table.AGING, key, stamp(place.born, id))
         return True
 
-    def stands(self, id: MessageId, lane: str, place: Place) -> bool:
+    def is_in_index(self, id: MessageId, lane: str, place: Place) -> bool:
         """Whether a message is still in the index that an entry was read from."""
         if place.standing is Standing.ACTIVE:
             return self.transaction.get(Table.ACTIVE, id) is not None
@@ -128,10 +128,10 @@ class GroupWork:
         """Returns the place of a message that was read at `place`: the same, or where an operator's retry put it since.
         None if it was dropped, or another outcome came first.
         """
-        if self.stands(id, lane, place):
+        if self.is_in_index(id, lane, place):
             return place
         now = self.place_of(id, place)
-        return now if now.attempts == place.attempts and self.stands(id, lane, now) else None
+        return now if now.attempts == place.attempts and self.is_in_index(id, lane, now) else None
 
     def add_dead(self, id: MessageId, lane: str, place: Place, reason: DeadReason) -> None:
         key = lane_key(lane)

@@ -55,7 +55,7 @@ class Ledger(LedgerQueries):
     If another process mints ids, it sets `last_id` to its last one.
     """
 
-    away = False
+    unreachable = False
     """A local disk is never unreachable: it has failed."""
     is_swept_here = True
 

@@ -94,7 +94,7 @@ def survey(transaction: Transaction, ask: LaneQuery) -> LaneView:
     record = lane_record(transaction, key)
     broken: list[tuple[MessageId, str]] = []
     if record is None and transaction.get(Table.LANES, key) is not None:
-        broken.append((bytes(16), f"the record of lane {ask.lane} can't be read: its circuit starts anew"))
+        broken.append((bytes(16), f"the record of lane {ask.lane} can't be read: its circuit starts over"))
     fresh, more = _entries(transaction, Table.WAITING, key, ask, ask.fresh, broken, ask.read_to)
     due, next_due = _entries(transaction, Table.RETRY, key, ask, ask.due, broken)
     probing = record is not None and record.circuit.state is CircuitState.DISABLED
@@ -142,12 +142,12 @@ def _entry(
     try:
         found = message_of(transaction, id)
         if found is None:
-            raise CorruptRecord(f"message {id.hex()} stands in a queue and has no record")
+            raise CorruptRecord(f"message {id.hex()} is in a queue and has no record")
         check_message(*found)
         place = place_of(transaction, id, otherwise)
         if place.standing is not otherwise.standing or otherwise.born not in (place.born, place.due):
             # Its outcome would not find it there, and it would be sent for ever.
-            raise CorruptRecord(f"message {id.hex()} has a place other than where it stands")
+            raise CorruptRecord(f"message {id.hex()} has another place than the queue that it is in")
         return Entry(found[0], place)
     except CorruptRecord as error:
         broken.append((id, str(error)))

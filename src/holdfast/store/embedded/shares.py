@@ -122,7 +122,7 @@ def read_shifts(transaction: Transaction) -> Iterator[tuple[int, Sums]]:
             yield int.from_bytes(key, "big"), {}
 
 
-# -- counted anew, in a store that nobody else has --------------------------------------------------------------------
+# -- counting from the messages, in a store that nobody else has open --------------------------------------------------
 
 
 def known_shares(engine: Engine) -> tuple[Counter[str], int]:

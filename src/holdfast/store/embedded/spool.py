@@ -50,7 +50,7 @@ class Database(Acceptance, Protocol):
     """The store that all messages go to in the end."""
 
     @property
-    def away(self) -> bool: ...
+    def unreachable(self) -> bool: ...
 
     @property
     def take_in(self) -> TakeIn: ...
@@ -130,7 +130,7 @@ class Spool:
         return self._database.mint(now)
 
     def submit(self, operation: Accept) -> None:
-        if self._database.away or operation.message.host in self._hosts:
+        if self._database.unreachable or operation.message.host in self._hosts:
             self.put(operation)
         else:
             operation.done = _TryDatabase(self, operation, operation.done)
@@ -199,12 +199,12 @@ class Spool:
 
     async def _move(self, moved: Transferred) -> float:
         """Once through all messages here. Returns after how many seconds to go on."""
-        if self._database.away:
+        if self._database.unreachable:
             return TRY_AGAIN_AFTER
         self._held = deque()
         self._is_last = sum(count for host, count in self._hosts.items() if host not in moved.left) <= LITTLE
         try:
-            # What was submitted until now is on disk after this.
+            # After this, all operations submitted so far are on disk.
             await self.ledger.perform(Shelve([]))
             await transfer_to_database(self.ledger, self._take_in, moved, self._arrived)
             if self._is_last and not moved.full:
@@ -212,7 +212,7 @@ class Spool:
         except StoreUnreachable:
             return TRY_AGAIN_AFTER
         except CommitFailed:
-            # Either store's, and each tells of it. The database keeps its own going or ends the process.
+            # Of either store, which logs it. The database goes on by itself or ends the process.
             return WAIT_FOR_ROOM
         finally:
             self._release()

@@ -1,6 +1,6 @@
 """The tables, and the transaction that every engine offers on them.
 
-A message's record is written once and never changed; the index that it stands in tells its state.
+A message's record is written once and never changed. Its state is the index that it is in.
 
     table      key                 value                 holds
     -----      ---                 -----                 -----
@@ -11,7 +11,7 @@ A message's record is written once and never changed; the index that it stands i
     RETRY      lane (dup)          due | id              retries and delayed first attempts, by time
     AGING      lane (dup)          born | id             the same ones by age: for probes and expiry
     PLACES     id                  place                 of each message with a retry, an attempt or a replay behind it
-    ATTEMPTS   id, id | ff         attempts, answers     failed attempts (attempts.py tells of rows by number)
+    ATTEMPTS   id, id | ff         attempts, answers     failed attempts (older rows: by number)
     DELIVERED  id                  delivered record      small, kept for `retention.delivered`
     FINISHED   ms | id             ids                   one entry a group of deliveries: what the sweep walks
     DEAD       died | id           reason | lane         dead letters by time

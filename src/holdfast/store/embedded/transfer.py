@@ -70,7 +70,7 @@ def _moving(transaction: Transaction, id: MessageId) -> StoredMessage | None:
     is_dead = place.standing is Standing.DEAD
     reason = reads.dead_reason(transaction, id, place) if is_dead else None
     if is_dead and reason is None:
-        raise CorruptRecord(f"message {id.hex()} is dead, and no dead letter tells why")
+        raise CorruptRecord(f"message {id.hex()} is dead, and no dead letter says why")
     whole = reads.message_of(transaction, id)
     if whole is None:
         return None

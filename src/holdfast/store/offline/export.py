@@ -52,7 +52,7 @@ def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
     place = place_of(transaction, message)
     reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
     if place.standing is Standing.DEAD and reason is None:
-        raise CorruptRecord("it is dead, and no dead letter tells why")
+        raise CorruptRecord("it is dead, and no dead letter says why")
     return export_format.message_line(StoredMessage(message, place, reason, attempts_of(transaction, id)))
 
 

@@ -99,7 +99,7 @@ def stray_entry(transaction: Transaction, table: Table, key: bytes, value: bytes
     id = entry_id(table, key, value)
     record = transaction.get(Table.MESSAGES, id)
     if record is None:
-        return f"stands in {table.name} and has no message"
+        return f"is in {table.name} and has no message"
     stored = readable_message(id, record)
     try:
         entries = index_entries(stored[0], place_of(transaction, stored[0])) if stored else []
@@ -110,7 +110,7 @@ def stray_entry(transaction: Transaction, table: Table, key: bytes, value: bytes
     if stored is None or (table, key, value) in entries:
         return None
     expected = " and ".join(entry[0].name for entry in entries)
-    return f"stands in {table.name} and belongs to {expected}, or elsewhere in it"
+    return f"is in {table.name} and belongs in {expected}, or elsewhere in it"
 
 
 def stray_detail(transaction: Transaction, table: Table, key: bytes) -> str | None:
@@ -143,7 +143,7 @@ def _messages(engine: Engine, held: Counter[str | None]) -> Iterator[Finding]:
             continue
         for entry in index_entries(message, place):
             if not has_entry(transaction, entry):
-                yield Finding("index", id_text(id), f"belongs to {entry[0].name} and does not stand there")
+                yield Finding("index", id_text(id), f"belongs in {entry[0].name} and is not there")
         if transaction.get(Table.PLACES, id) is None and any(prefixed(transaction, Table.ATTEMPTS, id)):
             yield Finding("place", id_text(id), "has attempts and no place")
         queued = place.standing in (Standing.WAITING, Standing.RETRY)
@@ -187,13 +187,13 @@ def _summaries(engine: Engine, rules: StoreRules) -> Iterator[Finding]:
         rows = [(Table.SUMMARIES, key, summary), *rows_of_summary(key, summary)]
         missing = dict.fromkeys(table.name for table, *row in rows if not has_row(transaction, table, *row))
         if missing:
-            what = f"{' and '.join(missing)} do not hold what its circuit and its queue come to under this config"
+            what = f"{' and '.join(missing)} do not match its circuit and its queue under this config"
             yield Finding("summary", key.decode(), what)
     for table in SUMMARISED:
         for transaction, row in walk(engine, table):
             if stray_summary(transaction, table, row, rules):
                 lane = summarised_lane(table, *row)
-                yield Finding("summary", lane.decode(errors="backslashreplace"), f"{table.name} holds what is not so")
+                yield Finding("summary", lane.decode(errors="backslashreplace"), f"{table.name} has a wrong row")
 
 
 def summarised_lane(table: Table, key: bytes, value: bytes) -> bytes:

@@ -74,7 +74,7 @@ class DeliveryWriter:
         membership = self._member.membership
         if membership is None:
             raise StoreUnreachable(NOT_JOINED)
-        if self._state.away:
+        if self._state.unreachable:
             raise StoreUnreachable(UNREACHABLE)  # The next beat finds out whether it is back.
         owned = dict(self._shards.owned)
         group = outcomes.prepare(operations, membership.run) if isinstance(operations[0], outcomes.TOGETHER) else None

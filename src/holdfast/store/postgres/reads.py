@@ -81,7 +81,7 @@ class DeliveryReader:
 
     async def _read(self, work: Work[Result]) -> Result:
         while True:
-            if not self._state.away:
+            if not self._state.unreachable:
                 try:
                     return await self._client.run(reading(work), within=WORKED_WITHIN)
                 except StoreUnreachable as error:

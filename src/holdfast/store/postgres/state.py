@@ -48,7 +48,7 @@ class StoreState:
         self.follow_time = follow_time
         self.room = Room()
         self.listener = StoreListener()
-        self.away = True
+        self.unreachable = True
         self.failed: CommitFailed | None = None
         self.broken = trio.Event()
         self._problem = ""
@@ -63,7 +63,7 @@ class StoreState:
     def connected(self, renewal: Renewal, asked_at: int, begins_until: int, lease: int) -> int:
         """The lease was renewed. Returns by how much the fleet's time has jumped."""
         jump = self.follow_time(renewal.time, asked_at)
-        self.away = False
+        self.unreachable = False
         self.listener.lease_renewed(begins_until, renewal.run)
         if self._problem:
             self._problem = ""
@@ -77,9 +77,9 @@ class StoreState:
         return jump
 
     def disconnected(self, error: StoreUnreachable) -> None:
-        if not self.away or str(error) != self._problem:
+        if not self.unreachable or str(error) != self._problem:
             self.listener.store_reachable(error)
-        self.away, self._problem = True, str(error)
+        self.unreachable, self._problem = True, str(error)
 
     def fail(self, error: CommitFailed) -> None:
         """The store writes nothing more."""

@@ -155,7 +155,7 @@ class PostgresStore:
         self._writing.refuse(error)
 
     async def _leave(self) -> None:
-        if not self.away and self.failed is None:
+        if not self.unreachable and self.failed is None:
             try:
                 await self._member.leave()
             except StoreError as error:
@@ -172,8 +172,8 @@ class PostgresStore:
             client.end_by(moment)
 
     @property
-    def away(self) -> bool:
-        return self._state.away
+    def unreachable(self) -> bool:
+        return self._state.unreachable
 
     @property
     def failed(self) -> CommitFailed | None:
@@ -192,7 +192,7 @@ class PostgresStore:
     @property
     def commit_age(self) -> float:
         """0 while the database is unreachable: nothing is under way, it waits."""
-        return 0.0 if self.away else self._writing.age
+        return 0.0 if self.unreachable else self._writing.age
 
     @property
     def full(self) -> bool:
@@ -213,7 +213,7 @@ class PostgresStore:
     def _problem_with(self, operation: Operation) -> StoreError | None:
         """Only outcomes wait for the database: they have happened. Anything else fails at once."""
         state = self._state
-        if state.away and state.failed is None and not isinstance(operation, outcomes.TOGETHER):
+        if state.unreachable and state.failed is None and not isinstance(operation, outcomes.TOGETHER):
             return StoreUnreachable(UNREACHABLE)
         return state.failed
 
@@ -308,7 +308,7 @@ class OperatorQueries:
         self._statistics: StoreStatistics | None = None
 
     async def _show(self, ask: Callable[[Connection, Faults], Result], within: float = SHOWN_WITHIN) -> Result:
-        if self._state.away:
+        if self._state.unreachable:
             raise StoreUnreachable(UNREACHABLE)
         faults: Faults = []
         result = await self._client.run(reading(lambda connection: ask(connection, faults)), within=within)
