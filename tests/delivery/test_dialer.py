@@ -179,7 +179,7 @@ async def test_nothing_is_sent_to_a_peer_that_may_not_be_dialled(world: World, n
         with accepted:
             accepted.settimeout(10)
             assert accepted.recv(100) == b""
-    assert world.transport.statistics().opened == 0
+    assert world.transport.opened == 0
 
 
 @pytest.mark.parametrize("status", [403, 502, 503])

@@ -19,7 +19,7 @@ def probed(tmp_path: Path) -> Iterator[tuple[Gateway, str]]:
         yield gateway, f"127.0.0.1:{found[1]}"
 
 
-def test_the_probe_listener_is_off_by_default(gateway: Gateway) -> None:
+def test_the_listener_is_off_by_default(gateway: Gateway) -> None:
     assert "probe" not in gateway.out[0]
 
 
