@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.cli.arguments import add_config, add_json, command_parser, load_config
 from holdfast.cli.errors import MISUSED, REFUSED, UNUSABLE, CommandError, clean, warn
@@ -19,8 +20,10 @@ from holdfast.config import Config, ConfigError, DatabaseUrl
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
 from holdfast.store.files import written_beside
 from holdfast.store.maintenance import Finding, Maintained, NotAnExport, Repaired, check_header
-from holdfast.store.offline.offline_store import OfflineStore, open_database, open_store
 from holdfast.store.transfer import Transferred
+
+if TYPE_CHECKING:
+    from holdfast.store.offline.offline_store import OfflineStore
 
 DISK_FAILED = 4
 
@@ -253,11 +256,16 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> Iterator[Ma
             yield stack.enter_context(_open_embedded(config, create=create))
         else:
             _check_driver(url)
+            from holdfast.store.offline.offline_store import open_database
+
             rules = config.store_rules(_now())
             yield stack.enter_context(open_database(url.whole, config.store.max_size, rules, create=create))
 
 
-def _open_embedded(config: Config, *, create: bool = False) -> OfflineStore:
+def _open_embedded(config: Config, *, create: bool = False) -> "OfflineStore":
+    # After the config: the store's imports take longer than finding a fault.
+    from holdfast.store.offline.offline_store import open_store
+
     return open_store(config.store.path, config.store.max_size, config.store_rules(_now()), create=create)
 
 
