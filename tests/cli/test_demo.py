@@ -20,6 +20,7 @@ from holdfast.demo.narrator import PromiseBroken
 from holdfast.demo.story import Story
 from tests.cli.conftest import EXECUTABLE
 from tests.support.harness import PLAIN
+from tests.support.repetitions import LONG, cases
 
 PATIENCE = 120.0
 BEATS = [
@@ -98,7 +99,7 @@ class Ended:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """One run as a story and one as events, at the same time. They write to files, so that no full pipe delays them."""
     runs = {}
-    for kind, arguments in (("story", []), ("events", ["--json"])):
+    for kind, arguments in cases([("story", [])], [("events", ["--json"])]):
         folder = tmp_path_factory.mktemp(kind)
         (folder / "temporary").mkdir()
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
@@ -131,6 +132,7 @@ def test_the_story_is_complete(ended: dict[str, Ended]) -> None:
     assert "\x1b" not in story.out
 
 
+@pytest.mark.skipif(not LONG, reason="plays the demo a second time: only in make test-long")
 def test_the_same_run_as_events(ended: dict[str, Ended]) -> None:
     assert (ended["events"].status, ended["events"].err, ended["events"].left) == (0, "", [])
     events = [json.loads(line) for line in ended["events"].out.splitlines()]
