@@ -1,4 +1,4 @@
-"""Every test of this folder runs on every engine, but for those that are marked as being about some."""
+"""Every test of this folder runs on every engine, except those marked for some."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace

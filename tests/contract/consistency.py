@@ -1,4 +1,4 @@
-"""Whether the tables agree with one another: every index recomputed from what it stands for, by the plainest means."""
+"""Checks that the tables agree with one another: recomputes every index from the messages, by the simplest means."""
 
 import struct
 from collections import defaultdict

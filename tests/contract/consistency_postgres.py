@@ -1,5 +1,5 @@
-"""Whether the tables that replicas share agree with one another: all that is kept beside the messages recomputed from
-them, by the plainest means.
+"""Checks that the tables of a database agree with one another: recomputes from the messages all that is derived from
+them.
 """
 
 from collections import Counter, defaultdict

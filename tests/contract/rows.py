@@ -1,4 +1,4 @@
-"""What tests look for on disk, and what they spoil there, in the tables of the embedded engines."""
+"""Looks into the tables of the embedded engines, and damages them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A desk at a store that replicas share: a replica on a database, alone there unless a test opens another."""
+"""A Desk for a store that replicas share: one replica on a database, unless a test opens another."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A 202 means that the message is on disk, as it came."""
+"""Accepted messages are on disk, unchanged."""
 
 import pytest
 from pytest import MonkeyPatch
@@ -49,7 +49,7 @@ async def test_a_group_is_one_commit(desk: Desk) -> None:
     assert desk.commits == 1
 
 
-async def test_nobody_is_told_before_the_commit(desk: Desk) -> None:
+async def test_nothing_is_reported_before_the_commit(desk: Desk) -> None:
     on_disk: list[bool] = []
 
     class Look(StoreListener):

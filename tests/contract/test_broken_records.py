@@ -1,4 +1,4 @@
-"""A record that can't be read is set aside and reported, and the rest goes on."""
+"""Records that can't be read are left out and reported; the rest goes on."""
 
 from pytest import mark, raises
 

@@ -1,4 +1,4 @@
-"""Expiry, replay and retention go in bounded steps, and each leaves nothing behind."""
+"""Expiry, replay and retention work in bounded steps and leave nothing behind."""
 
 from pytest import mark
 

@@ -1,4 +1,4 @@
-"""A commit that fails leaves no trace, and everyone who waits hears of it."""
+"""A failed commit leaves no trace, and every task that awaits it gets the error."""
 
 from collections.abc import AsyncIterator
 
@@ -55,7 +55,7 @@ async def test_a_delivery_that_was_not_committed_leaves_the_queue_as_it_was(fail
     assert dump(failing.engine) == before
 
 
-async def test_everyone_who_awaits_the_group_or_one_behind_it_hears_of_a_failure(
+async def test_every_task_that_awaits_the_group_or_a_later_one_gets_the_error(
     failing: Desk,
 ) -> None:
     failing.engine.fail_next.append(CommitFailed("no disk"))
@@ -93,7 +93,7 @@ async def test_nothing_is_written_after_a_failure(failing: Desk) -> None:
     assert failing.ledger.failed is not None
 
 
-async def test_nobody_is_told_of_a_message_that_was_not_committed(failing: Desk) -> None:
+async def test_a_message_that_was_not_committed_is_not_reported(failing: Desk) -> None:
     failing.engine.fail_next.append(CommitFailed("no disk"))
     with raises(CommitFailed):
         await failing.accept()

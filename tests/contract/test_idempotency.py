@@ -1,4 +1,4 @@
-"""The same key within its time is the same message, whatever became of that one."""
+"""The same key within its lifetime is the same message, whatever became of it."""
 
 from pytest import mark, raises
 

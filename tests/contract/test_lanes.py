@@ -1,4 +1,4 @@
-"""A lane's circuit and limits are on disk as they were, and can be found by state."""
+"""A lane's circuit and limits are stored exactly, and circuits can be found by state."""
 
 from pytest import mark
 

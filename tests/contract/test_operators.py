@@ -1,4 +1,4 @@
-"""What operators do to messages: by filter, in bounded steps, leaving nothing behind."""
+"""Operators retry, replay and drop messages by filter, in bounded steps."""
 
 from pytest import mark
 

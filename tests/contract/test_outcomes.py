@@ -1,4 +1,4 @@
-"""What the end of an attempt does to its message, and that it does so once."""
+"""The end of an attempt changes its message once."""
 
 from pytest import mark, param
 

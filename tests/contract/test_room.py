@@ -1,4 +1,4 @@
-"""Only waiting and dead messages can fill the store; a host fills its own share first; room comes back by itself."""
+"""Only waiting and dead messages fill the store; a host fills its own share first; room comes back by itself."""
 
 from pytest import MonkeyPatch, mark, raises
 

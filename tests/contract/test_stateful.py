@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: both engines say the same, the indexes agree, and no message is lost."""
+"""Random operations in any order: both engines give the same results, the indexes agree, and no message is lost."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From one store to another: read by the page, forgotten together, seated where they stood, and taken only once."""
+"""Messages that go from one store to another: read in pages, forgotten together, kept in place, and taken once."""
 
 from pytest import mark, raises
 
@@ -70,7 +70,7 @@ async def test_pages_are_bounded_in_number_and_bytes(desk: Desk) -> None:
     assert [id for page in pages for id in ids(page)] == ids(entries)
 
 
-async def test_what_was_taken_leaves_with_all_that_is_known_of_it(desk: Desk) -> None:
+async def test_messages_that_were_taken_are_removed_with_all_that_is_stored_of_them(desk: Desk) -> None:
     await desk.accept(body=b"x" * 10_000)
     await desk.retrying(NOW + DAY)
     await desk.accept_waiting(OTHER, 2)
@@ -118,7 +118,7 @@ async def test_a_dead_letter_leaves_too_and_one_that_was_replayed_meanwhile_stay
         Place(Standing.RETRY, LONG_AGO + MINUTE, LONG_AGO + MINUTE, held=True),
     ],
 )
-async def test_it_goes_on_from_where_it_stood(desk: Desk, place: Place, kind: str) -> None:
+async def test_a_message_keeps_its_place(desk: Desk, place: Place, kind: str) -> None:
     message = foreign(body=b"x" * 5_000)
     assert await desk.ledger.perform(handed(message, place)) == Accepted(active=False)
     assert desk.recorder.reported == [(message, kind == "postgres")]

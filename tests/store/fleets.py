@@ -1,4 +1,4 @@
-"""A machine's own store beside a database that replicas share, both real, in one test."""
+"""An embedded store beside a database that replicas share, both real, in one test."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""A store on disk with a message in every state that there is, built through the ledger and then left alone."""
+"""A store on disk with a message in every state, built through the ledger and then closed."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace

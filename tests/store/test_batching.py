@@ -1,4 +1,4 @@
-"""How far one look goes, and where the next one begins."""
+"""Pages end at their limits and say where the next one begins."""
 
 from collections.abc import Iterator
 
@@ -15,16 +15,16 @@ def even(key: int, value: int) -> int | None:
     return value if key % 2 == 0 else None
 
 
-def test_a_look_ends_with_enough_found_and_tells_where_to_go_on() -> None:
+def test_a_page_ends_at_its_limit_and_says_where_to_go_on() -> None:
     assert choose(TEN, 3, even) == ([0, 20, 40], 4, 5)
 
 
-def test_a_look_that_came_to_the_end_goes_on_nowhere() -> None:
+def test_the_last_page_has_no_next_one() -> None:
     assert choose(TEN, 5, even) == ([0, 20, 40, 60, 80], 8, 9), "there may be one more"
     assert choose(TEN, 6, even) == ([0, 20, 40, 60, 80], None, None)
 
 
-def test_a_filter_that_matches_little_ends_its_look_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_that_matches_few_ends_its_page_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "LOOKED_AT", 4)
     assert choose(TEN, 5, lambda key, value: None) == ([], 3, 4)
 

@@ -1,4 +1,4 @@
-"""Files for their owner alone: whole or not there, and nothing that others prepared in the folder gets a byte."""
+"""Private files: complete or missing, and nothing that others prepared in the folder receives a byte."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ def write(path: Path) -> None:
         file.write(b"bodies")
 
 
-def test_it_is_its_owners_alone_from_its_first_byte_on(shared: Path) -> None:
+def test_only_its_owner_can_read_it_from_the_first_byte_on(shared: Path) -> None:
     with written_beside(str(shared / "out")) as file:
         file.write(b"bodies")
         (partial,) = shared.iterdir()
@@ -103,7 +103,7 @@ def test_a_link_that_another_user_put_there_is_not(shared: Path, tmp_path: Path)
     assert precious.read_bytes() == b"precious"
 
 
-def test_what_is_no_file_stays(shared: Path) -> None:
+def test_anything_but_a_file_is_not_replaced(shared: Path) -> None:
     os.mkfifo(shared / "fifo")
     (shared / "loop").symlink_to("loop")
     for name in ("fifo", "loop", "."):

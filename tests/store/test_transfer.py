@@ -1,4 +1,4 @@
-"""From a machine's own store to one that replicas share: whole, in order, and once, whatever ends in between."""
+"""Messages go from an embedded store to a database: whole, in order, and once, whatever ends in between."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables of version 1, in which replicas claim messages, with something of every kind in them."""
+"""Tables of version 1, in which replicas claim messages, with rows of every kind."""
 
 from collections import Counter
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Pages of the map leave the process's memory when they have become many, and are there again when they are wanted."""
+"""Pages of the map leave the process's memory when they are many, and can be read again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The folder of a gateway: closed to others where that harms nobody, and told of where it is not."""
+"""The folder of a store is closed to others if that harms nobody, else it is logged."""
 
 import os
 import stat
@@ -45,7 +45,7 @@ def made(folder: Path, mode: int, logged: Logged, user: int | None = None) -> tu
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o755, 0o1777, 0o2775])
-def test_a_store_that_is_open_to_others_is_closed_and_told(folder: Path, mode: int, caplog: Logged) -> None:
+def test_a_store_that_is_open_to_others_is_closed_and_logged(folder: Path, mode: int, caplog: Logged) -> None:
     assert made(folder, mode, caplog) == (0o700, ["folder_closed"])
     assert caplog.records[0].fields["mode"] == f"{mode:04o}"  # type: ignore[attr-defined]
     caplog.clear()
@@ -53,13 +53,13 @@ def test_a_store_that_is_open_to_others_is_closed_and_told(folder: Path, mode: i
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755])
-def test_an_empty_one_is_closed_without_a_word(tmp_path: Path, mode: int, caplog: Logged) -> None:
+def test_an_empty_folder_is_closed_without_a_log_line(tmp_path: Path, mode: int, caplog: Logged) -> None:
     (tmp_path / "lost+found").mkdir()
     assert made(tmp_path, mode, caplog) == (0o700, [])
 
 
 @pytest.mark.parametrize(("mode", "told"), [(0o777, ["folder_open"]), (0o775, ["folder_open"]), (0o755, [])])
-def test_one_with_other_things_in_it_stays_and_is_told(
+def test_a_folder_with_other_files_stays_open_and_is_logged(
     folder: Path, mode: int, told: list[str], caplog: Logged
 ) -> None:
     (folder / "of-others").touch()
@@ -69,7 +69,7 @@ def test_one_with_other_things_in_it_stays_and_is_told(
 
 @as_root
 @pytest.mark.parametrize("used", [True, False])
-def test_a_volume_that_belongs_to_root_is_told(folder: Path, used: bool, caplog: Logged) -> None:
+def test_a_volume_that_belongs_to_root_is_logged(folder: Path, used: bool, caplog: Logged) -> None:
     """As a pod has it: the folder is root's, and writable for all or for the gateway's group."""
     if not used:
         for path in folder.iterdir():
@@ -144,7 +144,7 @@ def test_a_folder_that_is_a_link_itself_is_followed(tmp_path: Path) -> None:
 
 
 @as_root
-def test_files_of_another_user_are_used_and_told(folder: Path, caplog: Logged) -> None:
+def test_files_of_another_user_are_used_and_logged(folder: Path, caplog: Logged) -> None:
     (folder / "data.mdb").chmod(0o600)
     os.chown(folder / "data.mdb", STRANGER, STRANGER)
     assert made(folder, 0o700, caplog) == (0o700, ["file_of_another"])

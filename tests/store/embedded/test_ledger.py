@@ -1,4 +1,4 @@
-"""One writer on one own thread, whose commits are shared by all who come meanwhile."""
+"""One writer on its own thread, whose commits are shared by operations that arrive meanwhile."""
 
 import os
 import threading

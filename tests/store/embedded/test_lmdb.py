@@ -48,7 +48,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_second_process_is_told_who_has_the_store(tmp_path: Path) -> None:
+def test_a_second_process_learns_which_process_has_the_store(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path, SIZE)
     told = open_elsewhere(tmp_path)
     assert told.startswith("StoreInUse")
@@ -169,7 +169,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch, kind: str
         LmdbEngine(tmp_path / "store", SIZE)
 
 
-def test_a_local_file_system_is_welcome(tmp_path: Path) -> None:
+def test_a_local_file_system_is_accepted(tmp_path: Path) -> None:
     assert file_system_of(str(tmp_path), Path("/proc/self/mounts").read_text()) != ""
     LmdbEngine(tmp_path, SIZE).close()
 

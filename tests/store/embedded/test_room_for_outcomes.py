@@ -1,4 +1,4 @@
-"""Outcomes of all that waits can be recorded, however full the store or its volume is."""
+"""Outcomes of all waiting messages can be recorded, however full the store or its volume is."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The spool before a database that goes away: acknowledged on this machine's disk, and there once it is back."""
+"""Messages are acknowledged on this machine's disk while the database is unreachable, and moved when it is back."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -182,7 +182,7 @@ async def test_what_was_committed_without_an_answer_is_one_message(tmp_path: Pat
         nursery.cancel_scope.cancel()
 
 
-async def test_while_the_database_is_away_messages_are_kept_here_and_then_moved(
+async def test_messages_are_kept_while_the_database_is_unreachable_and_then_moved(
     tmp_path: Path, server: OwnServer
 ) -> None:
     url = server.fresh_database()

@@ -1,4 +1,4 @@
-"""A group is as large as a slow fsync makes worth while, and as small as little room asks for."""
+"""A group is larger after a slow fsync, and smaller when little room is left."""
 
 import time
 from pathlib import Path

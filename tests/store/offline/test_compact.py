@@ -1,4 +1,4 @@
-"""The data file without its free pages: the same store in less room, and the old one until the new one is whole."""
+"""Compacting gives the same store in a smaller file; the old file stays until the new one is complete."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Out as JSON lines and in again: the same store, whatever state its messages are in."""
+"""Export and import give the same store, whatever state its messages are in."""
 
 import json
 from collections.abc import Callable
@@ -129,7 +129,7 @@ def test_bodies_are_text_where_they_can_be(original: Populated, exported: list[b
     assert (attempt["answer"], attempt["duration"]) == ({"base64": "//4="}, 1.234)
 
 
-def test_places_tell_what_a_message_waits_for(original: Populated, exported: list[bytes]) -> None:
+def test_places_say_what_a_message_waits_for(original: Populated, exported: list[bytes]) -> None:
     place = line_of(exported, original, "delayed")["place"]
     assert (place["due"], place["retry"], place["held"]) == ("2024-10-04T11:00:00.008Z", 0, True)
     dead = line_of(exported, original, "expired")["place"]
@@ -145,7 +145,7 @@ def test_a_circuit_keeps_all_its_counters(exported: list[bytes]) -> None:
     assert line["hold_until"] == "2024-10-04T10:03:00.000Z"
 
 
-def test_what_can_not_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+def test_unreadable_records_are_left_out_and_reported(tmp_path: Path) -> None:
     store = build(tmp_path / "store")
     whole = export(store)
     put(store, Table.MESSAGES, store["waiting"], b"\xc1")
@@ -307,7 +307,7 @@ def test_finished_messages_have_bad_lines_too(
 
 
 @mark.parametrize("text", [b"\n", b"garbage\n", b"[1]\n", b"null\n", b"[" * 100_000, b'{"kind": []}', b"\xff\n"])
-def test_a_line_that_is_none_is_told_with_its_number(empty: Populated, exported: list[bytes], text: bytes) -> None:
+def test_a_bad_line_is_reported_with_its_number(empty: Populated, exported: list[bytes], text: bytes) -> None:
     done, bad = take(empty, [*exported[:5], text, *exported[5:]])
     assert ([number for number, _ in bad], done.added["message"]) == ([6], 15)
 
@@ -318,7 +318,7 @@ def test_attempts_are_never_without_a_place(original: Populated, empty: Populate
     take(empty, [exported[0], json.dumps(line).encode()])
 
 
-def test_a_file_that_was_cut_off_is_told(empty: Populated, exported: list[bytes]) -> None:
+def test_a_file_that_was_cut_off_is_reported(empty: Populated, exported: list[bytes]) -> None:
     assert not take(empty, exported[:-1])[0].complete
     assert not take(empty, [*exported[:3], *exported[4:]])[0].complete
     assert take(empty, exported)[0].complete

@@ -1,4 +1,4 @@
-"""fsck finds each kind of damage and nothing else; a repair mends it and keeps what it takes out."""
+"""fsck finds each kind of damage and nothing else; a repair fixes it and keeps what it removes."""
 
 import json
 import os
@@ -331,7 +331,7 @@ def test_a_repair_goes_in_bounded_transactions(
     assert findings(store) == []
 
 
-def test_what_can_not_be_read_is_kept_byte_by_byte(store: Populated) -> None:
+def test_unreadable_rows_are_kept_byte_by_byte(store: Populated) -> None:
     value = GARBAGE + bytes(range(256))
     with_transaction(store, lambda transaction: transaction.put(Table.MESSAGES, store["held"], value))
     before = contents(store)

@@ -320,7 +320,9 @@ def test_whatever_a_line_says_the_database_stays_consistent(
     export(one_database)
 
 
-def test_what_can_not_be_read_is_left_out_and_told(original: Populated, exported: list[bytes], database: str) -> None:
+def test_unreadable_records_are_left_out_and_reported(
+    original: Populated, exported: list[bytes], database: str
+) -> None:
     take(database, exported)
     execute(database, "UPDATE messages SET record = %s WHERE id = %s", b"\xc1", original["waiting"])
     execute(database, "UPDATE messages SET body = 'short' WHERE id = %s", original["waiting behind"])
