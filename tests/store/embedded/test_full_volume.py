@@ -1,4 +1,4 @@
-"""The file is extended ahead of use, so that a full volume shows before a commit, as a full store, and heals by itself."""
+"""The file is extended ahead of use: a full volume shows before a commit, as a full store, and heals by itself."""
 
 import os
 import resource
