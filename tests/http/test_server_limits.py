@@ -438,9 +438,9 @@ async def test_closing_to_make_room_is_logged_once_in_an_interval(serve, caplog,
                         assert await client.rest() == b""
 
         await come_and_go(5)
-        (told,) = caplog.messages
-        assert "127.0.0.1:" in told
-        assert "all its 1 connections" in told
+        (logged,) = caplog.messages
+        assert "127.0.0.1:" in logged
+        assert "limit of 1 connections" in logged
         await trio.sleep(LOG_INTERVAL)
         await come_and_go(5)
         assert len(caplog.messages) == 2

@@ -314,7 +314,7 @@ class ResponseParser:
         head = self._check(raw)
         status = head.status
         if status == 101:
-            raise ProtocolError(400, "the answer switches protocols, which was not asked for")
+            raise ProtocolError(400, "the answer switches protocols without a request for it")
         if status < 200:
             self._informational += 1
             if self._informational > MAX_INFORMATIONAL:

@@ -148,10 +148,10 @@ class _RecordStream(trio.abc.Stream):
                 break
             self.allowance -= len(data)
             if self.allowance < 0:
-                raise OSError(errno.EMSGSIZE, "the peer says more than a handshake takes")
+                raise OSError(errno.EMSGSIZE, "the handshake is larger than any valid one")
             self.held += data
         if self.dataless > DATALESS_RECORDS:
-            raise TlsError("the peer sends TLS records without data in them")
+            raise TlsError("the peer sends too many TLS records without data")
         self.dataless += 1
         record = bytes(self.held[:size])
         del self.held[:size]

@@ -267,7 +267,7 @@ def _fault_of_request(raw: bytes) -> ProtocolError:
         return ProtocolError(400, fault)
     words = raw.partition(b"\r\n")[0].split(b" ")
     if len(words) == 3 and _VERSION.fullmatch(words[2]) and words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
-        return ProtocolError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        return ProtocolError(505, "only HTTP/1.0 and HTTP/1.1 are supported")
     return ProtocolError(400, "malformed request line")
 
 

@@ -253,8 +253,8 @@ class Server:
         if now >= self._next_eviction_log:
             self._next_eviction_log = now + LOG_INTERVAL
             text = (
-                "%s has all its %d connections: those that wait longest for their peer are closed for new ones, "
-                "%d since the start"
+                "%s has reached its limit of %d connections: those that wait longest for their peer are closed for new "
+                "ones, %d since the start"
             )
             _logger.warning(text, _address_text(local), self.limits.max_connections, self._evicted)
 

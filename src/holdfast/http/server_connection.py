@@ -95,7 +95,7 @@ class ServerConnection:
         self._deadline.set(trio.current_time() + server.limits.idle_timeout)
 
     def close_if_idle(self) -> None:
-        """For a server that stops. Ends streams too, which have no end of their own."""
+        """For a server that stops. Also ends streams, which may be endless."""
         if self._phase in (Phase.IDLE, Phase.STREAMING):
             self._scope.cancel()
 

@@ -70,7 +70,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(f"{path} is in the way: it is not a socket")
+        raise FileExistsError(f"{path} exists and is not a socket")
     if _is_answered(path):
         raise OSError(errno.EADDRINUSE, "it is in use")
     path.unlink(missing_ok=True)

@@ -185,4 +185,4 @@ def _current_readiness() -> Readiness:
 
 
 def _closed_here() -> OSError:
-    return OSError(errno.EBADF, "it was closed here")
+    return OSError(errno.EBADF, "the connection was closed on this side")
