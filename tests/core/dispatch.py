@@ -104,9 +104,7 @@ class Dispatcher:
             if outcome.fault is Fault.HOST:
                 host.failed()
                 change = circuit.failed(self.rules, self.now, generation=start.generation)
-            if outcome.holds_host:
-                held = min(outcome.retry_after or 0, self.now + self.rules.probe_every)
-                host.hold_until = max(host.hold_until, held)
+            host.hold_until = max(host.hold_until, outcome.host_hold(self.now + self.rules.probe_every))
             self.put_back(start, outcome)
         self.changed(lane, change)
         self.start_order.ended(start, self.now)

@@ -10,6 +10,7 @@ from holdfast.core.message import ErrorKind, Fault
 from holdfast.core.outcome import of_answer, of_error, parse_retry_after
 from tests.core.build import HOUR, NOW
 
+FAR = 1 << 60
 OTHERS = [status for status in range(100, 600) if not 200 <= status <= 299]
 MOMENT = datetime.fromtimestamp(NOW / 1000, UTC)
 
@@ -26,7 +27,7 @@ def test_2xx_is_success(status):
     outcome = answer(status, b"60", b"thanks")
     assert outcome.delivered
     assert (outcome.status, outcome.fault, outcome.error, outcome.detail) == (status, None, None, None)
-    assert not outcome.holds_host
+    assert not outcome.host_hold(FAR)
 
 
 def test_every_2xx_and_nothing_else_is_success():
@@ -62,7 +63,7 @@ def test_every_error_fails_the_attempt(kind):
     outcome = of_error(kind, "why", address="192.0.2.1:443")
     assert not outcome.delivered
     assert (outcome.error, outcome.detail, outcome.address) == (kind, "why", "192.0.2.1:443")
-    assert (outcome.status, outcome.retry_after, outcome.holds_host) == (None, None, False)
+    assert (outcome.status, outcome.retry_after, outcome.host_hold(FAR)) == (None, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -215,14 +216,18 @@ def test_whatever_bytes_a_retry_after_holds_the_answer_has_an_outcome(value):
 
 @pytest.mark.parametrize("status", OTHERS)
 def test_only_429_and_503_with_retry_after_hold_the_whole_host(status):
-    assert answer(status, b"60").holds_host == (status in (429, 503))
+    assert answer(status, b"60").host_hold(FAR) == (NOW + 60_000 if status in (429, 503) else 0)
     assert answer(status, b"60").retry_after == NOW + 60_000
-    assert not answer(status).holds_host
+    assert not answer(status).host_hold(FAR)
 
 
 @pytest.mark.parametrize("value", [b"0", b"soon", b"Thu, 01 Jan 1970 00:00:00 GMT"])
 def test_a_retry_after_that_asks_for_nothing_holds_no_host(value):
-    assert not answer(503, value).holds_host
+    assert not answer(503, value).host_hold(FAR)
+
+
+def test_a_host_is_held_no_longer_than_to_its_next_probe():
+    assert answer(503, b"60").host_hold(NOW + 1_000) == NOW + 1_000
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 65536])

@@ -40,9 +40,9 @@ class Outcome(NamedTuple):
     def delivered(self) -> bool:
         return self.fault is None
 
-    @property
-    def holds_host(self) -> bool:
-        return self.retry_after is not None and self.status in HOST_HOLDING
+    def host_hold(self, latest: int) -> int:
+        """Until when the whole host gets no requests, but not after `latest`; 0 if it did not ask for that."""
+        return min(self.retry_after or 0, latest) if self.status in HOST_HOLDING else 0
 
 
 def is_success(status: int) -> bool:

@@ -121,7 +121,7 @@ class OutcomeHandler(EventReporter):
         if outcome.fault is Fault.HOST:
             change = lane.circuit.failed(self.circuit_rules, now, generation=start.generation)
             lane.host.failed()
-        lane.host.hold_until = max(lane.host.hold_until, self._hold_until(outcome, now))
+        lane.host.hold_until = max(lane.host.hold_until, outcome.host_hold(now + self.circuit_rules.probe_every))
         step = self._step(start, outcome, now)
         self._log_failure(start, attempt, step)
         if isinstance(step, Dead):
@@ -131,12 +131,6 @@ class OutcomeHandler(EventReporter):
         due = step.due if isinstance(step, RetryAt) else None
         lane.dirty = False
         return OutcomeEffects(Fail(start.entry, attempt, step, lane), due, change)
-
-    def _hold_until(self, outcome: Outcome, now: int) -> int:
-        """Until when the whole host gets no requests because it sent a Retry-After; 0 if it did not."""
-        if not outcome.holds_host or outcome.retry_after is None:
-            return 0
-        return min(outcome.retry_after, now + self.circuit_rules.probe_every)
 
     def _step(self, start: Start, outcome: Outcome, now: int) -> RetryAt | Dead | None:
         """The message's next step in the schedule; None if it keeps its place."""

@@ -54,7 +54,8 @@ class Delivery:
     ) -> None:
         self._lanes = LaneCache(store, run=run, **_host_limits(config))
         self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
-        self._start_order = StartOrder(config.circuit, **_budgets(config))
+        limits = config.delivery
+        self._start_order = StartOrder(config.circuit, first_attempts=limits.first_attempts, retries=limits.retries)
         self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, counters, events)
         self.dispatcher = Dispatcher(store, self._start_order, self._lanes, self._courier, self._outcomes, clock)
         parts = (self._start_order, self._lanes, self._outcomes, clock)
@@ -86,7 +87,8 @@ class Delivery:
         """Apply another config. Attempts in flight end by the old one; nothing is dropped."""
         self._lanes.configure(**_host_limits(config))
         self._courier.configure(**_terms(config, keys or RouteKeys()))
-        self._start_order.configure(config.circuit, **_budgets(config))
+        limits = config.delivery
+        self._start_order.configure(config.circuit, first_attempts=limits.first_attempts, retries=limits.retries)
         self._outcomes.configure(config.circuit, config.retry)
         self._upkeep.configure(config)
         self.dispatcher.apply_limits()
@@ -113,11 +115,6 @@ class Terms(TypedDict):
     routes: dict[str, RouteTerms]
 
 
-class Budgets(TypedDict):
-    first_attempts: int
-    retries: int
-
-
 def _host_limits(config: Config) -> HostLimits:
     rates = {_host_of(route): route.rate for route in config.routes.values() if route.rate}
     return {"per_host": config.delivery.per_host, "rate": config.delivery.rate_per_host, "rates": rates}
@@ -132,10 +129,6 @@ def _terms(config: Config, keys: RouteKeys) -> Terms:
         "user_agent": config.delivery.user_agent or f"holdfast/{__version__}",
         "routes": {name: of(name, route) for name, route in config.routes.items()},
     }
-
-
-def _budgets(config: Config) -> Budgets:
-    return {"first_attempts": config.delivery.first_attempts, "retries": config.delivery.retries}
 
 
 def _host_of(route: Route) -> str:
