@@ -9,11 +9,11 @@ from holdfast.cli.output import (
     absolute,
     count,
     facts,
+    format_duration,
     human_size,
     painted,
     relative,
     shortened,
-    took,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -45,8 +45,14 @@ def test_absolute() -> None:
     assert absolute(None, NOON) == "-"
 
 
-def test_took() -> None:
-    assert [took(seconds) for seconds in (0.0, 0.0124, 0.9, 1.0, 30.04)] == ["0ms", "12ms", "900ms", "1.0s", "30.0s"]
+def test_format_duration() -> None:
+    assert [format_duration(seconds) for seconds in (0.0, 0.0124, 0.9, 1.0, 30.04)] == [
+        "0ms",
+        "12ms",
+        "900ms",
+        "1.0s",
+        "30.0s",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.cli.client import PAGE
 from holdfast.cli.main import main
-from holdfast.cli.output import fitted
+from holdfast.cli.output import fit_screen
 from tests.cli.scripted import Script, circuit, documents, problem, status
 from tests.cli.terminal import on_terminal
 
@@ -60,6 +60,6 @@ def test_on_a_terminal_watch_redraws_in_place_until_ctrl_c(gateway: Script) -> N
 
 
 def test_watch_fits_the_screen() -> None:
-    assert fitted(["a", "b"], 2) == ["a", "b"]
-    assert fitted(["a", "b", "c"], 2) == ["a", "... the rest does not fit here"]
-    assert fitted(["a", "b"], 0) == ["a", "... the rest does not fit here"]
+    assert fit_screen(["a", "b"], 2) == ["a", "b"]
+    assert fit_screen(["a", "b", "c"], 2) == ["a", "... the rest does not fit here"]
+    assert fit_screen(["a", "b"], 0) == ["a", "... the rest does not fit here"]

@@ -97,7 +97,7 @@ def load_config(file: str | None, flags: Mapping[str, str] | None = None) -> "Co
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def name(text: str) -> str:
+def non_empty(text: str) -> str:
     """A host or an id, as argparse's `type`. An empty one (an unset variable of a script) must not mean "all"."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")

@@ -103,7 +103,7 @@ class Bulk:
         print(f"{count(self.count, self.noun)} {self.verb}{rest}", flush=True)
 
 
-def carry_out(client: ControlClient, bulk: Bulk, total: int | None, as_json: bool) -> None:
+def run_bulk(client: ControlClient, bulk: Bulk, total: int | None, as_json: bool) -> None:
     """Runs all steps, or those before Ctrl-C or an error; either way one line says how much was done."""
     try:
         with ProgressBar(bulk.verb, total) as bar, _interrupt_between_steps(bar) as is_interrupted:

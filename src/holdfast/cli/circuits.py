@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 
-from holdfast.cli.arguments import add_control, add_watch, command_parser, name
+from holdfast.cli.arguments import add_control, add_watch, command_parser, non_empty
 from holdfast.cli.client import BULK_TIMEOUT, PAGE, ControlClient, Document, segment
 from holdfast.cli.errors import clean
-from holdfast.cli.output import Table, absolute, colour_wanted, count, facts, list_lines, painted, relative, show
+from holdfast.cli.output import Table, absolute, colour_wanted, count, facts, list_lines, painted, relative, show_view
 
 STATES = ("enabled", "disabled", "frozen")
 
@@ -38,9 +38,9 @@ def circuits(arguments: list[str]) -> int:
         parser.error("--state goes with the list, not with a HOST")
     with ControlClient(options) as client:
         if options.host is not None:
-            show(lambda: _one(client, options), watch=options.watch, as_json=options.json)
+            show_view(lambda: _one(client, options), watch=options.watch, as_json=options.json)
         elif options.watch:
-            show(lambda: _whole_list(client, options), watch=True, as_json=options.json)
+            show_view(lambda: _whole_list(client, options), watch=True, as_json=options.json)
         else:
             for lines in _list(client, options):
                 print("\n".join(lines), flush=True)
@@ -118,7 +118,7 @@ def _sends(circuit: Document, now: datetime) -> str:
 
 def freeze(arguments: list[str]) -> int:
     parser = command_parser("freeze")
-    parser.add_argument("host", metavar="HOST", type=name, help=f"{_HOST}; HOST:PORT also names one not seen yet")
+    parser.add_argument("host", metavar="HOST", type=non_empty, help=f"{_HOST}; HOST:PORT also names one not seen yet")
     add_control(parser)
     options = parser.parse_args(arguments)
     with ControlClient(options) as client:
@@ -141,7 +141,7 @@ def freeze_text(answer: Document, now: datetime) -> str:
 def unfreeze(arguments: list[str]) -> int:
     parser = command_parser("unfreeze")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("host", nargs="?", metavar="HOST", type=name, help=_HOST)
+    which.add_argument("host", nargs="?", metavar="HOST", type=non_empty, help=_HOST)
     which.add_argument("--all", action="store_true", help="every frozen circuit")
     parser.add_argument("--replay-dead", action="store_true", help="also replay its dead messages")
     add_control(parser)
@@ -176,7 +176,7 @@ def unfreeze_text(answer: Document) -> str:
 
 def probe(arguments: list[str]) -> int:
     parser = command_parser("probe")
-    parser.add_argument("host", metavar="HOST", type=name, help=_HOST)
+    parser.add_argument("host", metavar="HOST", type=non_empty, help=_HOST)
     add_control(parser)
     options = parser.parse_args(arguments)
     with ControlClient(options) as client:

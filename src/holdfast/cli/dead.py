@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from urllib.parse import urlencode
 
-from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, name
-from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, carry_out, confirm, known_total, no_later, when
+from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, non_empty
+from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, confirm, known_total, no_later, run_bulk, when
 from holdfast.cli.client import ControlClient, Document
 from holdfast.cli.errors import CommandError, clean
 from holdfast.cli.output import (
@@ -58,7 +58,7 @@ def _parser() -> Parser:
         "holdfast dead export dead.jsonl --host hooks.example.com",
     )
     exporting.set_defaults(act=_export, limit=None)
-    exporting.add_argument("file", metavar="FILE", type=name, help="the file, readable by you only; - for stdout")
+    exporting.add_argument("file", metavar="FILE", type=non_empty, help="the file, readable by you only; - for stdout")
     for action in (listing, replaying, dropping, exporting):
         _add_filters(action)
         if action is not exporting:
@@ -71,7 +71,7 @@ def _parser() -> Parser:
 
 def _add_filters(parser: Parser) -> None:
     since = "only those that died then or later: RFC 3339, or 2h for 2 hours ago"
-    parser.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
+    parser.add_argument("--host", metavar="HOST", type=non_empty, help="only those to this host")
     parser.add_argument("--since", metavar="TIME", type=when, help=since)
     parser.add_argument("--until", metavar="TIME", type=when, help="only those that died before then")
     parser.add_argument("--reason", choices=[reason.value for reason in DeadReason], help="only those that died of it")
@@ -96,14 +96,14 @@ def _known_total(client: ControlClient, options: argparse.Namespace) -> int | No
 
 def _replay(client: ControlClient, options: argparse.Namespace) -> None:
     bulk = Bulk("/v1/dead/replay", "replayed", "dead message", dead_filter(options, client.now()), options.limit)
-    carry_out(client, bulk, _known_total(client, options), options.json)
+    run_bulk(client, bulk, _known_total(client, options), options.json)
 
 
 def _drop(client: ControlClient, options: argparse.Namespace) -> None:
     if not options.yes and not any_given(options, _FILTERS):
         confirm(f"Drop all {count(client.get('/v1/status')['store']['dead'], 'dead message')}?")
     bulk = Bulk("/v1/dead/drop", "dropped", "dead message", dead_filter(options, client.now()), options.limit)
-    carry_out(client, bulk, _known_total(client, options), options.json)
+    run_bulk(client, bulk, _known_total(client, options), options.json)
 
 
 # -- export ----------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, name
-from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, carry_out, confirm, known_total, no_later, when
+from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, non_empty
+from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, confirm, known_total, no_later, run_bulk, when
 from holdfast.cli.client import ControlClient, Document, segment
 from holdfast.cli.errors import MISUSED, CommandError, clean
 from holdfast.cli.output import (
@@ -15,12 +15,12 @@ from holdfast.cli.output import (
     absolute,
     colour_wanted,
     facts,
+    format_duration,
     human_size,
     list_lines,
     painted,
     relative,
     shortened,
-    took,
 )
 from holdfast.core.message import MessageState
 
@@ -51,7 +51,7 @@ def _parser() -> Parser:
     listing.add_argument(
         "--state", choices=states, metavar="STATE", help=f"only those in this state: {', '.join(states)}"
     )
-    listing.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
+    listing.add_argument("--host", metavar="HOST", type=non_empty, help="only those to this host")
     add_limit(listing)
     showing = add_action(
         actions,
@@ -59,14 +59,14 @@ def _parser() -> Parser:
         "show one message, its attempts, and what comes next",
         "holdfast messages show msg_019b76da9c8000000000000000000001",
     )
-    showing.add_argument("id", metavar="ID", type=name, help=_ID)
+    showing.add_argument("id", metavar="ID", type=non_empty, help=_ID)
     retrying = add_action(
         actions,
         "retry",
         "make a waiting message due now, or replay a dead one",
         "holdfast messages retry msg_019b76da9c8000000000000000000001",
     )
-    retrying.add_argument("id", metavar="ID", type=name, help=_ID)
+    retrying.add_argument("id", metavar="ID", type=non_empty, help=_ID)
     dropping = add_action(
         actions,
         "drop",
@@ -83,7 +83,7 @@ def _parser() -> Parser:
 
 def why(arguments: list[str]) -> int:
     parser = command_parser("why")
-    parser.add_argument("id", metavar="ID", type=name, help=_ID)
+    parser.add_argument("id", metavar="ID", type=non_empty, help=_ID)
     add_control(parser)
     options = parser.parse_args(arguments)
     with ControlClient(options) as client:
@@ -170,7 +170,7 @@ def _attempt_row(attempt: Document, now: datetime) -> list[str]:
         str(attempt["number"]),
         attempt["kind"],
         relative(attempt["at"], now),
-        took(attempt["duration"]),
+        format_duration(attempt["duration"]),
         _result(attempt),
         attempt["fault"] or "-",
         attempt["address"] or "-",
@@ -227,8 +227,8 @@ def retry_text(answer: Document) -> str:
 
 def _add_drop_options(parser: Parser) -> None:
     before = "only those accepted before then: RFC 3339, or 2h for 2 hours ago"
-    parser.add_argument("id", nargs="?", metavar="ID", type=name, help="this one; else all that match the filters")
-    parser.add_argument("--host", metavar="HOST", type=name, help="only those to this host")
+    parser.add_argument("id", nargs="?", metavar="ID", type=non_empty, help="this one; else all that match the filters")
+    parser.add_argument("--host", metavar="HOST", type=non_empty, help="only those to this host")
     parser.add_argument("--before", metavar="TIME", type=when, help=before)
     parser.add_argument("--state", choices=[state.value for state in _DROPPABLE], help="only those in this state")
     add_limit(parser)
@@ -256,7 +256,7 @@ def _drop_many(client: ControlClient, options: argparse.Namespace) -> None:
     total = None
     if options.before is None and options.state in (None, MessageState.DEAD):
         total = known_total(client, options.host, ["dead"] if options.state else ["dead", "waiting"], options.limit)
-    carry_out(client, bulk, total, options.json)
+    run_bulk(client, bulk, total, options.json)
 
 
 def drop_filter(options: argparse.Namespace, now: datetime) -> dict[str, str]:

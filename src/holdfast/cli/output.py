@@ -205,7 +205,7 @@ def _span(duration: timedelta) -> str:
     return f"{seconds // _HOUR}h" if seconds < 2 * _DAY + _HOUR else f"{seconds // _DAY}d"
 
 
-def took(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """The duration of an attempt: "12ms", "30.0s"."""
     return f"{seconds * 1000:.0f}ms" if seconds < _SECOND else f"{seconds:.1f}s"
 
@@ -213,7 +213,7 @@ def took(seconds: float) -> str:
 # -- --watch ---------------------------------------------------------------------------------------------------------
 
 
-def show(view: View, *, watch: bool, as_json: bool) -> None:
+def show_view(view: View, *, watch: bool, as_json: bool) -> None:
     """Prints a view once. With `watch` it goes on until Ctrl-C or an error: in place on a terminal, else repeated."""
     if not watch:
         print("\n".join(view()))
@@ -235,7 +235,7 @@ def _redraw(view: View) -> None:
 
     drawn = 0
     while True:
-        lines = fitted([_watch_heading(), *view()], shutil.get_terminal_size().lines - 1)
+        lines = fit_screen([_watch_heading(), *view()], shutil.get_terminal_size().lines - 1)
         # Up to the first line of the last view; earlier output stays on the screen.
         up = f"\x1b[{drawn}F" if drawn else ""
         print(up + _CLEAR_DOWN + _NO_WRAP + "\n".join(lines) + _WRAP, flush=True)
@@ -243,7 +243,7 @@ def _redraw(view: View) -> None:
         time.sleep(WATCH_INTERVAL)
 
 
-def fitted(lines: list[str], height: int) -> list[str]:
+def fit_screen(lines: list[str], height: int) -> list[str]:
     """Returns the lines that fit on a screen; the last of them says that there are more."""
     return lines if len(lines) <= height else [*lines[: max(height - 1, 1)], "... the rest does not fit here"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.cli.arguments import add_control, add_watch, command_parser
 from holdfast.cli.client import ControlClient, Document
 from holdfast.cli.errors import CommandError
-from holdfast.cli.output import colour_wanted, count, facts, gateway_time, human_size, painted, relative, show
+from holdfast.cli.output import colour_wanted, count, facts, gateway_time, human_size, painted, relative, show_view
 
 _DEGRADED = {
     "store_away": "the database is unreachable: delivery resumes by itself when it is back",
@@ -21,7 +21,7 @@ def status(arguments: list[str]) -> int:
     add_control(parser)
     options = parser.parse_args(arguments)
     with ControlClient(options) as client:
-        show(lambda: _view(client, options.json), watch=options.watch, as_json=options.json)
+        show_view(lambda: _view(client, options.json), watch=options.watch, as_json=options.json)
     return 0
 
 

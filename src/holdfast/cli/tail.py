@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.cli.arguments import add_control, command_parser
 from holdfast.cli.client import ControlClient, Document
 from holdfast.cli.errors import clean
-from holdfast.cli.output import colour_wanted, count, painted, took
+from holdfast.cli.output import colour_wanted, count, format_duration, painted
 
 _NAME_WIDTH = len("messages_expired")
 _NO_TIME = " " * len("12:00:00.000")
@@ -57,7 +57,7 @@ def _details(name: str, fields: Document) -> str:
 
 
 def _attempt(fields: Document) -> str:
-    result = f"{fields.get('error') or fields.get('status')} in {took(fields['duration'])}"
+    result = f"{fields.get('error') or fields.get('status')} in {format_duration(fields['duration'])}"
     parts = [f"attempt {fields['number']} ({fields['kind']}): {result}"]
     if "next_attempt_at" in fields:
         parts.append(
