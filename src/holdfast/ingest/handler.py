@@ -20,7 +20,7 @@ from holdfast.ingest.headers import Pair, SplitHeaders, idempotency_key, message
 from holdfast.ingest.incoming_handoff import accept_from_handoff
 from holdfast.ingest.refusals import EGRESS_DENIED, HOST_SHARE_USED, KEY_REUSED, STORE_FAILED, STORE_FULL, Refused
 from holdfast.ingest.target_forms import TargetForms
-from holdfast.store.port import Accept, Acceptance, Accepted, Duplicate, Hearing
+from holdfast.store.port import Accept, Acceptance, Accepted, DoneOrFailed, Duplicate
 
 MAX_DESTINATIONS = 1024
 MAX_DESTINATION_NAME = 1024
@@ -198,7 +198,7 @@ class Ingest:
             raise Refused(EGRESS_DENIED, str(denied)) from None
 
 
-class _PendingAccept(Hearing):
+class _PendingAccept(DoneOrFailed):
     """A message that is not yet on disk, and the response that its client waits for."""
 
     __slots__ = ("_ingest", "began", "id", "prepared", "response", "url")

@@ -7,7 +7,7 @@ import outcome
 import trio
 
 from holdfast.core.errors import StoreError
-from holdfast.store.port import BATCH_BYTES, Accept, Agenda, Deliver, Fail, Hearing, Operation
+from holdfast.store.port import BATCH_BYTES, Accept, Agenda, Deliver, DoneOrFailed, Fail, Operation
 
 GROUP_LIMIT = 512
 """Operations in one group, unless a slow fsync allows for more."""
@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 Key = TypeVar("Key")
 
 
-class Waiter(Hearing):
+class Waiter(DoneOrFailed):
     """Wakes the task that made it with the result of an operation, unless that task was cancelled."""
 
     def __init__(self) -> None:

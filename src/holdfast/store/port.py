@@ -53,8 +53,8 @@ class Conflict(NamedTuple):
     """The key was used within its lifetime, for another body."""
 
 
-class Hearing(ABC):
-    """A `done` that is also called after a failed commit, with a StoreError as the result."""
+class DoneOrFailed(ABC):
+    """A `done` that is also called after a failed commit: its result is then a StoreError."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class Hearing(ABC):
 class Operation:
     """One change. `done` is called on the loop with the result once it is on disk, in the order of submission.
 
-    After a failed commit only a `Hearing` is called: all others have nothing to go on from.
+    After a failed commit only a `DoneOrFailed` is called: all others have nothing to go on from.
     """
 
     done: Done | None = field(default=None, kw_only=True)

@@ -10,7 +10,7 @@ import trio
 
 from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable
 from holdfast.core.message import Entry, MessageState
-from holdfast.store.port import Deliver, Expire, Fail, Hearing, ReviewLanes, SaveLane
+from holdfast.store.port import Deliver, DoneOrFailed, Expire, Fail, ReviewLanes, SaveLane
 from holdfast.store.postgres.schema import SCHEMA
 from tests.contract.builders import MINUTE, NOW, RULES, HandClock, attempt, lane, retry_at, success
 from tests.contract.shared import SharedDesk
@@ -51,7 +51,7 @@ async def test_all_who_wait_hear_that_a_commit_failed(table: str, database: str,
 LOCKED, FREE, ALSO_FREE = "locked:443", "free:443", "also-free:443"
 
 
-class Told(Hearing):
+class Told(DoneOrFailed):
     """What becomes of operations, in the order in which it is told."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ fraction of a millisecond). Then the fsync overlaps with the loop. If both run f
 and the same group takes four times as long.
 
 Lack of room is never final. A group that does not fit goes without its new messages, then in smaller groups. If not
-even one operation fits, all of them stay here and are tried again every second. Any other failed commit is final: every
-`Hearing` that waits gets the error, `broken` is set, and nothing more is written, since a disk that failed an fsync
+even one operation fits, all of them stay here and are tried again every second. Any other failed commit is final: each
+`DoneOrFailed` gets the error, `broken` is set, and nothing more is written, since a disk that fails an fsync
 can't be trusted.
 """
 
@@ -33,7 +33,7 @@ from holdfast.store.port import (
     Accepted,
     BulkResult,
     Commit,
-    Hearing,
+    DoneOrFailed,
     LaneChange,
     Operation,
     Retried,
@@ -106,7 +106,7 @@ class Ledger(LedgerQueries):
         return self._writer.full
 
     def submit(self, operation: Operation) -> None:
-        if self.failed is not None and isinstance(operation.done, Hearing):
+        if self.failed is not None and isinstance(operation.done, DoneOrFailed):
             operation.done(self.failed)
             return
         self._pending.append(operation)
@@ -253,7 +253,7 @@ class Ledger(LedgerQueries):
             self.listener.store_failed(self.failed)
         doomed, self._pending = self._pending, []
         for operation in doomed:
-            if isinstance(operation.done, Hearing):
+            if isinstance(operation.done, DoneOrFailed):
                 operation.done(self.failed)
 
     async def _commit_inline(self, group: Group) -> list[Any] | None:

@@ -30,8 +30,8 @@ from holdfast.store.port import (
     Accepted,
     Commit,
     Done,
+    DoneOrFailed,
     Forget,
-    Hearing,
     Purge,
     Shelve,
     StoreListener,
@@ -268,7 +268,7 @@ def _dated_now(each: StoredMessage, now: int) -> StoredMessage:
     )
 
 
-class _TryDatabase(Hearing):
+class _TryDatabase(DoneOrFailed):
     """Called with the result of a message on its way to the database. If that is unreachable, it stays here."""
 
     __slots__ = ("_done", "_operation", "_spool")
@@ -286,7 +286,7 @@ class _TryDatabase(Hearing):
             self._done(result)
 
 
-class _Spooled(Hearing):
+class _Spooled(DoneOrFailed):
     """Called with the result of a message on its way to this machine's disk."""
 
     __slots__ = ("_done", "_host", "_spool")

@@ -16,7 +16,7 @@ from holdfast.core.message import Entry, Message, MessageId, Place, Standing, ne
 from holdfast.core.ownership import shard_of
 from holdfast.core.store_rules import cost_of
 from holdfast.store.batching import group_size
-from holdfast.store.port import Accept, Accepted, Commit, Hearing, Operation
+from holdfast.store.port import Accept, Accepted, Commit, DoneOrFailed, Operation
 from holdfast.store.postgres import arrivals, rows, shares
 from holdfast.store.postgres.admission import Admission, NewMessage, answer, place_of, take_keys, uses_by
 from holdfast.store.postgres.arrival_feed import ArrivalFeed, Hints
@@ -110,7 +110,7 @@ class Acceptor:
                     known.add(entry.message, entry.place.born)
                     arrived.append(entry)
                 accepted.append(operation.message)
-            elif isinstance(result, StoreUnreachable) and not isinstance(operation.done, Hearing):
+            elif isinstance(result, StoreUnreachable) and not isinstance(operation.done, DoneOrFailed):
                 continue
             if operation.done is not None:
                 operation.done(result)

@@ -12,9 +12,9 @@ from holdfast.store.port import (
     BulkResult,
     Commit,
     Deliver,
+    DoneOrFailed,
     DropMessages,
     Fail,
-    Hearing,
     LaneChange,
     Operation,
     ReplayDead,
@@ -111,7 +111,7 @@ class DeliveryWriter:
         changed: list[LaneChange] = []
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, (Fenced, StoreUnreachable)):
-                if isinstance(operation.done, Hearing):
+                if isinstance(operation.done, DoneOrFailed):
                     operation.done(result)
                 continue
             for id in _finished_arrivals(operation, result):
@@ -200,7 +200,7 @@ def _group_size(operations: Sequence[Operation]) -> int:
 
 def _is_urgent(operation: Operation) -> bool:
     """Nobody waits for a delivery that changes nothing else: the worker is free already."""
-    return not isinstance(operation, Deliver) or operation.lane is not None or isinstance(operation.done, Hearing)
+    return not isinstance(operation, Deliver) or operation.lane is not None or isinstance(operation.done, DoneOrFailed)
 
 
 def _finished_arrivals(operation: Operation, result: Any) -> Iterable[MessageId]:

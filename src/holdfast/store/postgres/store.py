@@ -35,7 +35,7 @@ from holdfast.store.port import (
     Accept,
     CircuitView,
     DeadFilter,
-    Hearing,
+    DoneOrFailed,
     MessageView,
     Operation,
     StoreListener,
@@ -207,7 +207,7 @@ class PostgresStore:
         problem = self._problem_with(operation)
         if problem is None:
             (self._accepting if isinstance(operation, Accept) else self._writing).put(operation)
-        elif isinstance(operation.done, Hearing):
+        elif isinstance(operation.done, DoneOrFailed):
             operation.done(problem)
 
     def _problem_with(self, operation: Operation) -> StoreError | None:

@@ -19,7 +19,7 @@ import trio
 
 from holdfast.core.errors import CommitFailed, RowsLocked, StoreError, StoreUnreachable
 from holdfast.core.message import masked_lane
-from holdfast.store.port import Hearing, Operation
+from holdfast.store.port import DoneOrFailed, Operation
 from holdfast.store.postgres.state import TRY_AGAIN_AFTER
 
 Write = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
@@ -226,5 +226,5 @@ class WriteQueue:
 
 def _fail(operations: Sequence[Operation], error: StoreError) -> None:
     for operation in operations:
-        if isinstance(operation.done, Hearing):
+        if isinstance(operation.done, DoneOrFailed):
             operation.done(error)
