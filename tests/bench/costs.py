@@ -1,4 +1,4 @@
-"""What one message costs against how many wait: measured at powers of ten, drawn as SVG by hand."""
+"""CPU of one message against how many wait: measured at powers of ten, drawn as SVG."""
 
 from collections.abc import Sequence
 from math import ceil

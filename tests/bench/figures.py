@@ -1,4 +1,4 @@
-"""What a scenario measured and what is asked of it."""
+"""A scenario's measurements, and the goals for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

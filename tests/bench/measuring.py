@@ -1,4 +1,4 @@
-"""Runs load against a system and keeps everything about it: rates, latency, CPU and memory of all of its processes."""
+"""Runs load against a system and records rates, latency, CPU and memory of all of its processes."""
 
 import threading
 from collections.abc import Callable

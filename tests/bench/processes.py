@@ -1,4 +1,4 @@
-"""What processes cost, as the kernel counts it, and ending the ones that were started here."""
+"""CPU and memory of processes, as the kernel counts them, and ending the ones that were started here."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The table of a session: printed for people, and as JSON for everything else."""
+"""The table of a session: printed for people, and as JSON for programs."""
 
 import platform
 from collections.abc import Mapping, Sequence

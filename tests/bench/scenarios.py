@@ -1,4 +1,4 @@
-"""Every figure that is asked for: its name, what it is, what it has to be, and how it is measured."""
+"""Every figure: its name, meaning, goal, and how it is measured."""
 
 from collections.abc import Callable
 from functools import partial

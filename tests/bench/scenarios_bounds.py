@@ -1,4 +1,4 @@
-"""Scenarios of what is bounded: a slow disk does not stop a drain, and hanging hosts cost neither memory nor time."""
+"""Scenarios of bounds: a slow disk does not stop a drain, and hanging hosts cost neither memory nor time."""
 
 import os
 import shutil

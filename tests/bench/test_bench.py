@@ -1,4 +1,4 @@
-"""The benchmarks' own tools tell the truth."""
+"""The tools of the benchmarks measure correctly."""
 
 import json
 import os

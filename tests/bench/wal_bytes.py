@@ -1,5 +1,5 @@
-"""Bytes that the server writes ahead for each step of a message's life, by groups of 64: the machine's load is no part
-of it, nor are the whole pages that are written after a checkpoint.
+"""Bytes of WAL for each step of a message's life, by groups of 64, independent of the machine's load and without the
+full pages after a checkpoint.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Opens what a power cut left, and says what is in it."""
+"""Opens the data file that a power cut left, and reads its messages."""
 
 import shutil
 from collections import deque

@@ -1,7 +1,7 @@
-"""Clients that keep what was acknowledged, receivers that remember the order of things, and what follows from both.
+"""Clients that record acknowledgements, receivers that record requests in order, and the checks on both.
 
-Everything is numbered by one counter, so "before" and "after" need no clock. Each run of the gateway names itself to
-the receivers by its user agent: a request says by itself which life of the process sent it.
+One counter numbers all events, so "before" and "after" need no clock. Each run of the gateway identifies itself to the
+receivers by its user agent.
 """
 
 import http.client

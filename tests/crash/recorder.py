@@ -1,4 +1,4 @@
-"""recorder.c, built and loaded into a gateway, and the log that it leaves: what happened to the data file, in order."""
+"""Builds recorder.c, loads it into a gateway, and reads its log: every write and sync of the data file, in order."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Bytes overwritten in a stopped store: what can't be read is set aside and told, and everything else is delivered."""
+"""Bytes overwritten in a stopped store: unreadable records are skipped and logged, and everything else is delivered."""
 
 import json
 import signal

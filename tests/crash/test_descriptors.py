@@ -1,4 +1,6 @@
-"""Out of descriptors: no spinning, nothing lost, nobody blamed for it, and all is well again once some are free."""
+"""Without file descriptors: no spinning, nothing lost, no failure counted against a host, and recovery when some are
+free.
+"""
 
 import http.client
 import os

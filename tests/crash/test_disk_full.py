@@ -1,4 +1,4 @@
-"""A full disk is 507, not an end: deliveries go on, nothing is lost, and room that comes back is used by itself."""
+"""A full disk is 507, not an exit: deliveries continue, nothing is lost, and free room is used again by itself."""
 
 import resource
 from collections.abc import Callable, Iterator

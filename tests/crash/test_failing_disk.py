@@ -1,5 +1,6 @@
-"""The disk fails a sync or the write of a meta page: no acknowledgement rests on it, the gateway ends, and the next one
-goes on from what is on disk."""
+"""The disk fails a sync or the write of a meta page: nothing is acknowledged, the gateway ends, and the next start
+continues from the disk.
+"""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""kill -9 at any moment: whatever was acknowledged is delivered in the end, and only what was in flight comes again.
+"""kill -9 at any moment: everything acknowledged is delivered, and only messages in flight are sent twice.
 
 `HOLDFAST_KILLS` sets the number of kills, `HOLDFAST_SEED` repeats a run's choices.
 """

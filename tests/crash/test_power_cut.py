@@ -1,4 +1,4 @@
-"""The power fails at any moment: whatever was acknowledged is on disk, in every state that the disk may be found in."""
+"""Power cuts at any moment: everything acknowledged is on disk, in every state that a cut could leave."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""One process a store: whoever comes second is told who has it and leaves the first alone."""
+"""One process for each store: a second start reports who has the store, and leaves the first alone."""
 
 import signal
 import subprocess

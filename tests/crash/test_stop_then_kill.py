@@ -1,4 +1,4 @@
-"""SIGTERM, and SIGKILL while it drains: nothing is lost; and what a drain says at its end is what is on disk."""
+"""SIGTERM, then SIGKILL during the drain: nothing is lost, and the report of a drain equals the disk."""
 
 import json
 import signal

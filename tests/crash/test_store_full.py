@@ -1,4 +1,4 @@
-"""A store of the smallest size: a dead host fills its own share alone; when all is full, deliveries make room."""
+"""A store of the smallest size: a dead host fills only its own share; in a full store deliveries make room."""
 
 from collections.abc import Callable
 from pathlib import Path

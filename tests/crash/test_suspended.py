@@ -1,4 +1,4 @@
-"""A process that is stopped for a while and goes on: as if nothing had been, but for the time."""
+"""A process that is stopped for a while continues as before, but for the time."""
 
 import signal
 import threading

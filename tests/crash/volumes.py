@@ -1,4 +1,4 @@
-"""File systems of their own for tests, so small that they fill up."""
+"""Small file systems that tests can fill."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A wall clock that tests set by hand, under a real process: a few lines of C, built here and preloaded."""
+"""A wall clock that tests set, under a real process: a few lines of C, built here and preloaded."""
 
 import shutil
 import subprocess

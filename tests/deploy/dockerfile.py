@@ -1,4 +1,4 @@
-"""The Dockerfile as data: stages of instructions, so that tests do what it says instead of repeating it."""
+"""The Dockerfile as data: stages of instructions, so that tests execute it instead of repeating it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The locks as data: which versions they name, and by which hashes."""
+"""The lock files as data: versions and hashes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests as a cluster would get them: rendered by kustomize, then asked questions."""
+"""The Kubernetes manifests as rendered by kustomize, with accessors for tests."""
 
 import re
 import shutil

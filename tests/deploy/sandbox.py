@@ -1,4 +1,4 @@
-"""Processes as a container would start them: another user, nothing writable but a volume, the first of its kind."""
+"""Processes as a container starts them: another user, nothing writable but a volume, pid 1."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The compose files: accepted by their schema, true to the image, and the parts of the example work together."""
+"""The compose files match their schema and the image, and the parts of the example work together."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""hadolint has nothing to say about the Dockerfile."""
+"""hadolint accepts the Dockerfile."""
 
 from tests.deploy.dockerfile import DOCKERFILE
 from tests.deploy.tools import run, tool

@@ -1,4 +1,4 @@
-"""A fleet's manifests: replicas that leave nothing behind, and parts that fit each other, by role or not."""
+"""A fleet's manifests: replicas without persistent state, and parts that fit each other, with and without roles."""
 
 import re
 from pathlib import Path, PurePosixPath

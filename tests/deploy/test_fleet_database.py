@@ -1,4 +1,4 @@
-"""The roles that docs/fleet.md shows, on a real server: what the page's statements give is enough, and no more."""
+"""The roles of docs/fleet.md on a real server: the page's statements grant enough, and no more."""
 
 import re
 import secrets

@@ -1,5 +1,5 @@
-"""The Dockerfile's own steps, carried out without a container engine: its RUN line makes the environment, and what it
-says about user, volume, entry point, health check and stop signal is how the gateway is then started and stopped.
+"""Executes the Dockerfile's steps without a container engine: its RUN line makes the environment, and the gateway is
+started and stopped by its user, volume, entry point, health check and stop signal.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The manifests: accepted by Kubernetes' own schemas, and true to the config, the image and each other."""
+"""The manifests match the schemas of Kubernetes, the config, the image and each other."""
 
 import base64
 import itertools

@@ -1,5 +1,5 @@
-"""What is installed is what the locks name, file by file: each requirement has its version and its hashes, nothing that
-is asked for is missing, and whoever installs asks for the hashes.
+"""What is installed is what the locks name, file by file: each requirement has its version and hashes, none is missing,
+and every installer requires the hashes.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The Job's own command on a real store: it ends when nothing waits any more, and never says so before that."""
+"""The Job's command on a real store: it ends when nothing waits any more, and never before."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`make sbom`: a bill of what runs, with the lock's hashes, that anyone can make again byte for byte."""
+"""`make sbom`: a bill of what runs, with the lock's hashes, reproducible byte for byte."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The unit: systemd's own tools accept it and find it closed, and the gateway does its work in what it leaves open."""
+"""The unit: systemd's tools accept it and rate it as confined, and the gateway works inside the confinement."""
 
 import base64
 import ctypes.util

@@ -1,6 +1,4 @@
-"""The end of a container: what waits is in the termination message file too, and a second signal ends even the first
-process.
-"""
+"""The end of a container: the termination message counts waiting messages, and a second signal ends even pid 1."""
 
 import json
 import os

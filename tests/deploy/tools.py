@@ -1,4 +1,4 @@
-"""Programs that check what is deployed: from `make tools`, or wherever this machine has them."""
+"""Programs that check deploy/: from `make tools`, or installed on this machine."""
 
 import os
 import shutil

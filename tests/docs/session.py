@@ -1,4 +1,4 @@
-"""What a reader has before them: a clone, a gateway by `make run`, the example receiver, and a shell, on free ports."""
+"""A reader's environment: a clone, a gateway by `make run`, the example receiver, and a shell, on free ports."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What the pages show in fences: commands with their output, samples in other languages, settings."""
+"""Code blocks of the pages: commands with their output, samples in other languages, settings."""
 
 import re
 from collections.abc import Iterator

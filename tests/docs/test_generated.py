@@ -1,4 +1,4 @@
-"""What the docs take from the code is as the code is now, and whole."""
+"""The generated docs are up to date and complete."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the docs say of the code is so: the circuit's table, the tests that hold promises, the links."""
+"""The docs match the code: the circuit's table, named files, links."""
 
 import re
 from pathlib import Path

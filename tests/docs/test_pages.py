@@ -1,4 +1,4 @@
-"""Every command and every sample of README and docs does what the page says, on a real gateway."""
+"""Every command and sample of README and docs works as the page says, on a real gateway."""
 
 import re
 import shutil

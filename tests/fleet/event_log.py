@@ -1,7 +1,7 @@
-"""What clients and receivers of a fleet know, in one order of things, and what follows from it.
+"""Everything that clients and receivers of a fleet observed, in one order, and the checks on it.
 
-Each life of a replica names itself to the receivers by its user agent. Everything is numbered by one counter: "before"
-and "after" need no clock.
+Each process of a replica identifies itself to the receivers by its user agent. One counter numbers all events, so
+"before" and "after" need no clock.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Two replicas, each with a host of its own."""
+"""Two replicas, and a host that each of them owns."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager

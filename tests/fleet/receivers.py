@@ -1,4 +1,4 @@
-"""Receivers of a fleet, on one loop: they tell the witness of each request before they answer it."""
+"""Receivers of a fleet, on one loop. They record each request before they answer it."""
 
 import re
 import time

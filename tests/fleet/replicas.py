@@ -1,4 +1,4 @@
-"""Replicas on one database, as processes, and what the database itself tells of them."""
+"""Replicas as processes on one database, and queries on the database about them."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The clock of the database is set under two replicas: leases, retries and what waits do not mind."""
+"""The database's clock jumps under two replicas: leases, retries and waiting messages are not affected."""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A server whose kernel answers and whose processes do not: nobody waits for it for good, and another one is found."""
+"""A server that accepts connections and never answers: replicas stop waiting for it, and find another server."""
 
 import signal
 from collections.abc import Iterator

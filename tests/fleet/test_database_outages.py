@@ -1,5 +1,5 @@
-"""The database crashes, fails over, or takes no writes, under load: nothing acknowledged is lost, nobody hangs, and all
-of it goes on by itself.
+"""The database crashes, fails over or is read-only under load: nothing acknowledged is lost, no client hangs, and
+everything resumes by itself.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""A replica that does not own its hosts any more writes nothing, and joins the fleet anew: one that stood still past
-its lease, one that was cut off, and all of them when the database is put back from a copy.
+"""A replica that lost its hosts can't write, and joins the fleet again: after a stop past its lease, after a cut
+connection, and after the database was restored from a copy.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What others cost does not grow with a frozen host's backlog: as the database counts it, in blocks and scans."""
+"""The cost of other hosts does not grow with a frozen host's backlog, in blocks and scans of the database."""
 
 from collections.abc import Callable
 from pathlib import Path

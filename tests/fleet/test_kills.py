@@ -1,4 +1,4 @@
-"""Four replicas that are killed and stopped while they work: nothing is lost, and the fleet counts as one gateway.
+"""Four replicas are killed and stopped under load: nothing is lost, and the fleet's counts are those of one gateway.
 
 `HOLDFAST_WEBHOOKS` sets how many webhooks are acknowledged.
 """

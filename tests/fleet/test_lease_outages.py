@@ -1,4 +1,4 @@
-"""What a database that is out of reach for a moment, or for longer, changes for a replica."""
+"""Short and long outages of the database, and how a replica's lease survives them."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Operators speak to any replica: the owner of a host carries it out, and they get its answer."""
+"""Operators may ask any replica: the owner of a host carries the action out, and its answer comes back."""
 
 import os
 import signal

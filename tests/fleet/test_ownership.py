@@ -1,4 +1,4 @@
-"""Each host has one owner among the replicas, which delivers to it as a gateway that is alone does."""
+"""Each host has one owner among the replicas, which delivers to it as a single gateway does."""
 
 from collections import Counter
 from contextlib import AsyncExitStack

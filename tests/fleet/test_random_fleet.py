@@ -1,4 +1,4 @@
-"""Replicas by chance: receivers and operators do as they like, replicas come and go and are cut off."""
+"""Random fleets: receivers and operators act at random, replicas join, leave and are cut off."""
 
 from collections import Counter
 from contextlib import suppress

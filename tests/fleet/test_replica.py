@@ -1,6 +1,4 @@
-"""The process on a database that replicas share: its start and end, roles, a database that is away, and no password
-anywhere.
-"""
+"""The process on a shared database: its start and end, roles, an unreachable database, and no password in output."""
 
 import re
 import stat

@@ -1,4 +1,4 @@
-"""A replica that starts while its database is away has only its own clock, and that one is wrong."""
+"""A replica that starts without its database has only its own clock, which may be wrong."""
 
 from pathlib import Path
 

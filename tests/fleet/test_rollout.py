@@ -1,5 +1,5 @@
-"""Replicas that come and go under load, as in a roll-out: each webhook is sent once, in order, and limits hold for all
-of them.
+"""Replicas join and leave under load, as in a rollout: each webhook is sent once, in order, and limits hold for the
+fleet.
 """
 
 from collections import Counter

@@ -1,6 +1,4 @@
-"""store.spool with real processes: webhooks that come while the database is away are acknowledged, and delivered once
-it is back.
-"""
+"""store.spool with real processes: webhooks that arrive during an outage are acknowledged, and delivered after it."""
 
 from collections import Counter
 from pathlib import Path

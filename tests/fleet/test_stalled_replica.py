@@ -1,6 +1,4 @@
-"""A replica that stands still in the middle of a transaction has locks that whoever takes over waits for, and not for
-long.
-"""
+"""A replica that stalls inside a transaction holds locks. The next owner waits for them, but not for long."""
 
 from pathlib import Path
 

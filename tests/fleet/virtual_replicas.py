@@ -1,6 +1,6 @@
-"""Replicas in virtual time: each a gateway on its own connections to one real database, with the same receivers.
+"""Replicas in virtual time: each is a gateway with its own connections to one real database, with the same receivers.
 
-Nobody is notified in virtual time: what others accept is found with the next beat.
+There are no notifications in virtual time: a replica finds the messages of others with its next heartbeat.
 """
 
 from collections import Counter

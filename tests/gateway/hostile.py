@@ -1,4 +1,4 @@
-"""Receivers and clients that mean no good: raw sockets, and what the gateway's memory does meanwhile."""
+"""Hostile receivers and clients on raw sockets, and the gateway's memory meanwhile."""
 
 import re
 import socket

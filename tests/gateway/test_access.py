@@ -1,4 +1,4 @@
-"""Who may come in, and what of a request goes on: browsers, rebound names, the token, and headers on the wire."""
+"""Who may send requests, and which headers are forwarded: browsers, rebound names, the token."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Receivers with odd certificates: nothing is ever sent to them, and the attempt says why. The fault is theirs."""
+"""Receivers with bad certificates: nothing is sent, the attempt records why, and it counts against the host."""
 
 import ipaddress
 import random

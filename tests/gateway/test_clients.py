@@ -1,4 +1,4 @@
-"""Every way to name a target, by real clients: what the app sent is what the receiver gets."""
+"""Every form of naming a target, by real clients: the receiver gets what the app sent."""
 
 import json
 import os

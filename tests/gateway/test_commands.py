@@ -1,4 +1,4 @@
-"""Every command against the real gateway: what it does, with unknown names, without a gateway, and not permitted."""
+"""Every command against a real gateway: its effect, unknown names, no gateway, and no permission."""
 
 import json
 import os

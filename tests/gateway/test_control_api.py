@@ -1,4 +1,4 @@
-"""docs/control-api.json against the real answers: each call is made, and what comes back is what is described."""
+"""docs/control-api.json against the real answers: each call is made, and its answer matches the description."""
 
 import json
 from collections.abc import Iterator

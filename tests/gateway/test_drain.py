@@ -1,4 +1,4 @@
-"""The end of a run: drain.linger keeps the door open, `drain --wait` says when nothing is due."""
+"""The end of a run: drain.linger keeps accepting, `drain --wait` reports when nothing is due."""
 
 import signal
 import subprocess

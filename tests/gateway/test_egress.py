@@ -1,4 +1,4 @@
-"""A real gateway that is asked for every address it must not dial, in every spelling: it dials none of them."""
+"""A real gateway is asked for every closed address, in every spelling: it dials none of them."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""drain.handoff with two real processes: what waits at the end is the other's, once, and goes on there as it stood."""
+"""drain.handoff with two real processes: waiting messages move to the other gateway, once, and continue there."""
 
 import json
 import signal

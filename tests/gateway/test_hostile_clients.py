@@ -1,4 +1,4 @@
-"""Clients that mean no good: refused as SPEC's table says, nothing stored, and everybody else is served meanwhile."""
+"""Hostile clients: they are refused as SPEC's table says, nothing is stored, and other clients are served meanwhile."""
 
 import random
 import re

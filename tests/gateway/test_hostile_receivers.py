@@ -1,5 +1,5 @@
-"""Receivers that mean no good: an attempt ends at its deadline or sooner, is recorded for what it was, costs no memory,
-and leaves the gateway as it was.
+"""Hostile receivers: an attempt ends by its deadline, is recorded as what it was, costs no memory, and leaves the
+gateway unaffected.
 """
 
 import gzip

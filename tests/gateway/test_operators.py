@@ -1,4 +1,4 @@
-"""What operators see and do, against the real process: status listener, control socket, and the commands on top."""
+"""Status listener, control socket and commands of a real process."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The process: ready line, signals, drain, exit statuses, one process a store, and what it costs when idle."""
+"""The process: ready line, signals, drain, exit statuses, one process for each store, and its cost when idle."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The real gateway behind a forward proxy: a public address is asked for, and a server of the test answers for it."""
+"""A real gateway behind a forward proxy: it asks for a public address, and a server of the test answers."""
 
 import ssl
 from base64 import b64encode

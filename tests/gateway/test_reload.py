@@ -1,4 +1,4 @@
-"""A new config is taken over by SIGHUP or on call, without dropping a connection or an attempt."""
+"""A new config is applied by SIGHUP or by command, without dropping a connection or an attempt."""
 
 import os
 import signal

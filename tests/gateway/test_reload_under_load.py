@@ -1,4 +1,6 @@
-"""Thirty reloads, good and bad, while clients post on kept connections: none fails, none is lost, none comes twice."""
+"""Thirty reloads, valid and invalid, while clients post on kept connections: no request fails, no webhook is lost or
+sent twice.
+"""
 
 import http.client
 import itertools

@@ -1,4 +1,4 @@
-"""A restart in the middle of things: retry numbers, due times and circuits go on where they were."""
+"""A restart keeps retry numbers, due times and circuits."""
 
 from pathlib import Path
 

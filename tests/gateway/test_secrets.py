@@ -1,4 +1,4 @@
-"""What is for the owner's eyes stays so: modes of files whatever the umask, and secrets wherever something is shown."""
+"""Private data stays private: modes of files whatever the umask, and secrets wherever something is shown."""
 
 import json
 import stat

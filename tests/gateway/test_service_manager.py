@@ -1,4 +1,4 @@
-"""What a service manager hears of a real process, on a real datagram socket, and when the watchdog hears nothing."""
+"""Notifications of a real process to its service manager, on a datagram socket, and when the watchdog gets none."""
 
 import os
 import signal

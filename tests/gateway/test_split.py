@@ -1,6 +1,6 @@
-"""Ingest in a process of its own: the two live and die together, and nothing acknowledged is lost by either's death.
+"""Ingest in its own process: the two processes end together, and the death of either loses nothing acknowledged.
 
-What holds with one process holds with two: that is tested where it is tested with one, by the fixture `processes`.
+Tests of what holds with one and with two processes use the fixture `processes`.
 """
 
 import os

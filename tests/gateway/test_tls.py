@@ -1,4 +1,4 @@
-"""TLS of the real gateway: whom it trusts, what it shows, and that a wrong certificate is told."""
+"""TLS of a real gateway: trusted authorities, client certificates, and reports of wrong certificates."""
 
 import ssl
 from collections.abc import Iterator

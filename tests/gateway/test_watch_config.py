@@ -1,4 +1,4 @@
-"""process.watch_config: a config that changes on disk is taken over by itself, however it was changed."""
+"""process.watch_config: a config that changes on disk is applied by itself, however it was changed."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""App and sidecar as in a pod: two users, one loopback, probes by the pod's address, and an end in two signals."""
+"""App and sidecar as in a pod: two users, one loopback, probes by the pod's address, and an end by two signals."""
 
 import os
 import signal

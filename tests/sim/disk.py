@@ -1,4 +1,4 @@
-"""Looks at every group that is on disk, and at the disk itself between two runs."""
+"""Checks every group that is on disk, and the disk itself between two runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

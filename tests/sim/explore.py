@@ -1,4 +1,4 @@
-"""Worlds by seed: `python -m tests.sim.explore` runs fresh ones until stopped, with a seed only that one."""
+"""Random worlds by seed: `python -m tests.sim.explore` runs new ones until stopped, with a seed only that one."""
 
 import argparse
 import hashlib

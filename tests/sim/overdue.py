@@ -1,4 +1,4 @@
-"""What should have happened by now: the other half of every rule that says when something may happen."""
+"""What should have happened by now: the other half of every rule about when something may happen."""
 
 from tests.sim.disk import DiskWitness
 from tests.sim.model import DISABLED, ENABLED, MOMENT, CircuitModel, MessageModel

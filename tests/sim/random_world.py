@@ -1,6 +1,6 @@
-"""A whole world from one seed: apps that send, receivers with their tempers, operators, and what befalls the gateway.
+"""A world from one seed: apps that send, receivers with behaviours, operators, and faults of the gateway.
 
-Between two runs of the gateway, and at the end, the disk is held against what the witness saw.
+Between two runs of the gateway, and at the end, the disk is compared with the observed events.
 """
 
 import json

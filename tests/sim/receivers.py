@@ -1,4 +1,4 @@
-"""Receivers by chance: each has a temper, and changes with the time between fine and what its temper knows."""
+"""Random receivers: each has a kind of trouble, and alternates between it and normal answers."""
 
 import errno
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Configs by chance: the defaults, or numbers so small that a short world gets to see every rule."""
+"""Random configs: the defaults, or numbers so small that a short world meets every rule."""
 
 from random import Random
 from typing import Any

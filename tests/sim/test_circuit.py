@@ -1,4 +1,4 @@
-"""A host's circuit in virtual time: what trips it, what is sent meanwhile, and how it comes back."""
+"""A host's circuit in virtual time: what trips it, what is sent meanwhile, and how it recovers."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""What a drain waits for: nothing is due and nothing is in flight. A store may take a moment to record the last one."""
+"""A drain waits until nothing is due and nothing is in flight. A store may take a moment to record the last outcome."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""When a waiting message is dead: only in a circuit that is not enabled, and only once its time is over."""
+"""When a waiting message is dead: only in a circuit that is not enabled, and only after its time."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""A disk that fails, at moments when nobody waits for it: the process ends by that, and by nothing else."""
+"""A disk that fails while nothing waits for it ends the process, and nothing else does."""
 
 import trio
 

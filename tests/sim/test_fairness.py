@@ -1,4 +1,4 @@
-"""Who is sent to when: by order and by the moment of virtual time, never by a stopwatch."""
+"""Which host is sent to when: by order and by virtual time, never by a stopwatch."""
 
 import pytest
 import trio

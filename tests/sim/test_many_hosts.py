@@ -1,8 +1,7 @@
-"""Worlds with thousands of hosts that hang, ask to be left alone, or share one address.
+"""Worlds with thousands of hosts that hang, send Retry-After, or share one address. They have their share of attempts
+and memory, and do not delay a host that answers.
 
-They have their share of places and memory, and a host that answers does not notice them.
-
-The embedded store only: the rules are the start order's and the memory budget's, and thousands of claims on a real
+On the embedded store only: the rules belong to the start order and the memory budget, and thousands of hosts on a real
 server take long.
 """
 

@@ -1,7 +1,7 @@
-"""Whole worlds by seed: what must hold always does, and a seed tells the same story every time.
+"""Random worlds by seed: the rules always hold, and a seed gives the same events every time.
 
-A seed that fails stands in the test's name and in its message: `make sim SEED=...` runs it alone. `make sim` runs fresh
-ones until stopped.
+The test's name and message contain a failing seed: `make sim SEED=...` runs it alone. `make sim` runs new ones until
+stopped.
 """
 
 import os

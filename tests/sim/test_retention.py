@@ -1,4 +1,4 @@
-"""What leaves by time alone: delivered records, dead letters, idempotency keys, quiet circuits."""
+"""What is deleted by time: delivered records, dead letters, idempotency keys, idle circuits."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The schedule in virtual time, through the whole of delivery and the store."""
+"""The retry schedule in virtual time, through all of delivery and the store."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Only waiting and dead messages can fill the store: what was delivered makes room for them, then idempotency keys."""
+"""Only waiting and dead messages can fill the store: delivered records are evicted for them, then idempotency keys."""
 
 import trio
 

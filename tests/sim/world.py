@@ -1,4 +1,4 @@
-"""A gateway in virtual time: everything but sockets, disk and threads, with receivers that do as they are told."""
+"""A gateway in virtual time: everything but sockets, disk and threads, with scripted receivers."""
 
 import re
 from collections import Counter
