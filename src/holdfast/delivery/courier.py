@@ -48,11 +48,11 @@ class RouteTerms:
 class Courier:
     """Makes attempts, any number at once."""
 
-    def __init__(self, carrier: Carrier, *, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
+    def __init__(self, carrier: Carrier, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
         self._carrier = carrier
-        self.configure(timeout=timeout, user_agent=user_agent, routes=routes)
+        self.configure(timeout, user_agent, routes)
 
-    def configure(self, *, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
+    def configure(self, timeout: int, user_agent: str, routes: Mapping[str, RouteTerms]) -> None:
         self._timeout = timeout
         self._user_agent = b"user-agent: " + user_agent.encode("latin-1") + b"\r\n"
         self._routes = routes

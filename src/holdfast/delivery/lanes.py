@@ -24,7 +24,7 @@ class LaneCache:
     limit.
     """
 
-    def __init__(self, store: Store, *, per_host: int, run: int, rate: float, rates: Mapping[str, float]) -> None:
+    def __init__(self, store: Store, run: int, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
         self._store = store
         self._per_host = per_host
         self.run = run
@@ -37,7 +37,7 @@ class LaneCache:
         self.live: dict[str, Lane] = {}
         self.memory = Budget(DELIVERING_BYTES)
 
-    def configure(self, *, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
+    def configure(self, per_host: int, rate: float, rates: Mapping[str, float]) -> None:
         self._per_host, self._rate, self._rates = per_host, rate, rates
         for host in self._hosts.values():
             host.configure(per_host, self._interval(host.name))

@@ -1,7 +1,7 @@
 """Decides what the outcome of an attempt changes: the circuit, the host's limit, the schedule, and the one operation
 that records it all.
 
-All decisions are made here, synchronously, and logged. The dispatcher carries them out.
+All decisions are made here, synchronously, and logged. attempts.py carries them out.
 """
 
 import logging

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 import trio
 
@@ -52,8 +51,8 @@ class Delivery:
         *,
         shared: SharedStore | None = None,
     ) -> None:
-        self._lanes = LaneCache(store, run=run, **_host_limits(config))
-        self._courier = Courier(carrier, **_terms(config, keys or RouteKeys()))
+        self._lanes = LaneCache(store, run, *_host_limits(config))
+        self._courier = Courier(carrier, *_terms(config, keys or RouteKeys()))
         limits = config.delivery
         self._start_order = StartOrder(config.circuit, first_attempts=limits.first_attempts, retries=limits.retries)
         self._outcomes = OutcomeHandler(config.circuit, config.retry, chance, counters, events)
@@ -85,8 +84,8 @@ class Delivery:
 
     def configure(self, config: Config, keys: RouteKeys | None = None) -> None:
         """Apply another config. Attempts in flight end by the old one; nothing is dropped."""
-        self._lanes.configure(**_host_limits(config))
-        self._courier.configure(**_terms(config, keys or RouteKeys()))
+        self._lanes.configure(*_host_limits(config))
+        self._courier.configure(*_terms(config, keys or RouteKeys()))
         limits = config.delivery
         self._start_order.configure(config.circuit, first_attempts=limits.first_attempts, retries=limits.retries)
         self._outcomes.configure(config.circuit, config.retry)
@@ -103,32 +102,17 @@ class Delivery:
             self._lanes.close()
 
 
-class HostLimits(TypedDict):
-    per_host: int
-    rate: float
-    rates: dict[str, float]
-
-
-class Terms(TypedDict):
-    timeout: int
-    user_agent: str
-    routes: dict[str, RouteTerms]
-
-
-def _host_limits(config: Config) -> HostLimits:
+def _host_limits(config: Config) -> tuple[int, float, dict[str, float]]:
     rates = {_host_of(route): route.rate for route in config.routes.values() if route.rate}
-    return {"per_host": config.delivery.per_host, "rate": config.delivery.rate_per_host, "rates": rates}
+    return config.delivery.per_host, config.delivery.rate_per_host, rates
 
 
-def _terms(config: Config, keys: RouteKeys) -> Terms:
-    def of(name: str, route: Route) -> RouteTerms:
-        return RouteTerms(_host_of(route), route.timeout, keys.signers.get(name), keys.certificates.get(name))
-
-    return {
-        "timeout": config.delivery.timeout,
-        "user_agent": config.delivery.user_agent or f"holdfast/{__version__}",
-        "routes": {name: of(name, route) for name, route in config.routes.items()},
+def _terms(config: Config, keys: RouteKeys) -> tuple[int, str, dict[str, RouteTerms]]:
+    routes = {
+        name: RouteTerms(_host_of(route), route.timeout, keys.signers.get(name), keys.certificates.get(name))
+        for name, route in config.routes.items()
     }
+    return config.delivery.timeout, config.delivery.user_agent or f"holdfast/{__version__}", routes
 
 
 def _host_of(route: Route) -> str:

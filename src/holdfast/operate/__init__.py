@@ -1,4 +1,4 @@
-"""What operators see and do.
+"""The operators' side: listeners, queries, actions and metrics.
 
 actions.py      what operators do to messages and circuits
 control.py      the control socket: shows everything, carries out actions, and checks who connects

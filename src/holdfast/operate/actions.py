@@ -14,6 +14,7 @@ from holdfast.operate.ports import Deliveries
 from holdfast.operate.queries import Queries
 from holdfast.operate.requests import bulk_limit, choice, moment, problem, refuse_unknown, text
 from holdfast.store.port import (
+    NO_LIMIT,
     BulkResult,
     DeadFilter,
     DropDead,
@@ -27,7 +28,6 @@ from holdfast.store.port import (
 )
 
 STEP = 128
-FOREVER = 1 << 62
 
 Filter = TypeVar("Filter", DeadFilter, MessageFilter)
 
@@ -97,7 +97,7 @@ class Actions:
         state = choice(MessageState, "state", body.get("state"))
         if state in (MessageState.DELIVERED, MessageState.IN_FLIGHT):
             raise problem(400, "bad-body", "Only waiting and dead messages can be dropped.")
-        select = MessageFilter(await self._lane(body), moment("before", body.get("before"), FOREVER), state)
+        select = MessageFilter(await self._lane(body), moment("before", body.get("before"), NO_LIMIT), state)
         in_flight = self._deliveries.in_flight
         dropped, done = await self._in_steps(
             lambda select, step: DropMessages(select, step, in_flight), select, bulk_limit(body), self._count_dropped
