@@ -103,9 +103,9 @@ class Audit:
         for (host, lane), sums in known.items():
             self.counts.less(host, lane, sums)
         for key, off in self.counts.changes.items():
-            told = known.get(key, Sums())
-            there = Sums(*map(sum, zip(told, off, strict=True)))
-            yield Finding("share", key[1], f"is counted with {_words(told)} and has {_words(there)}")
+            counted = known.get(key, Sums())
+            there = Sums(*map(sum, zip(counted, off, strict=True)))
+            yield Finding("share", key[1], f"is counted with {_words(counted)} and has {_words(there)}")
 
     def _lanes(self, page: Sequence[Any], soon: int) -> Iterator[Finding]:
         circuits: dict[str, LaneRecord] = {}
@@ -133,11 +133,11 @@ class Audit:
 
 def _readable(id: MessageId, lane: str, size: int, record: bytes, length: int) -> Message:
     """Of a body with a column of its own only the length is read."""
-    message, told, apart = records.decode_message(id, record)
-    check_message(message, told)
+    message, stated, apart = records.decode_message(id, record)
+    check_message(message, stated)
     there = length if apart else len(message.body)
-    if not there == told == size:
-        raise CorruptRecord(f"{there} of {told} bytes of its body are there, and {size} are counted")
+    if not there == stated == size:
+        raise CorruptRecord(f"{there} of {stated} bytes of its body are there, and {size} are counted")
     if message.lane != lane:
         raise CorruptRecord(f"the record is of lane {message.lane}")
     return message

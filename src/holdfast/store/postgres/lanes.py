@@ -98,11 +98,11 @@ def heads_of(connection: Connection, lanes: Iterable[str]) -> Mapping[str, tuple
     """For each lane, its record if it has one, and the heads of its queues."""
     names = list(lanes)
     found = connection.execute(_HEADS, (names, [None] * len(names))).fetchall()
-    told = {}
+    heads = {}
     for lane, _, stored, *queues in found:
         record = records.lane_or_none(stored)
-        told[lane] = stored, _heads(Circuit() if record is None else record.circuit, *queues)
-    return told
+        heads[lane] = stored, _heads(Circuit() if record is None else record.circuit, *queues)
+    return heads
 
 
 def review(connection: Connection, lanes: Mapping[str, str], terms: Terms) -> int:

@@ -50,7 +50,7 @@ _DELIVERED = "SELECT id, record FROM delivered WHERE id = ANY(%s::bytea[])"
 _ATTEMPTS = "SELECT id, number, record, answer FROM attempts WHERE id = ANY(%s::bytea[]) ORDER BY id, number"
 
 
-def message_view(connection: Connection, id: MessageId, faults: Faults) -> MessageView | None:
+def message_view(connection: Connection, faults: Faults, id: MessageId) -> MessageView | None:
     """One message, whole. Raises CorruptRecord if it can't be read."""
     broken: Faults = []
     found = _message_views(connection, [id], broken, whole=True)
@@ -63,11 +63,11 @@ def message_view(connection: Connection, id: MessageId, faults: Faults) -> Messa
 
 def message_views(
     connection: Connection,
+    faults: Faults,
     state: MessageState | None,
     lane: str | None,
     after: MessageId | None,
     limit: int,
-    faults: Faults,
 ) -> tuple[list[MessageView], MessageId | None]:
     """A page of messages in the order of acceptance, and the id to go on after."""
     looked_at = LOOKED_AT if state is not None or lane is not None else min(limit, LOOKED_AT)
@@ -94,7 +94,7 @@ def _delivered_lane(id: MessageId, record: bytes) -> str | None:
 
 
 def dead(
-    connection: Connection, select: DeadFilter, limit: int, faults: Faults
+    connection: Connection, faults: Faults, select: DeadFilter, limit: int
 ) -> tuple[list[MessageView], bytes | None]:
     """Dead letters whole by the time of death, and where to go on."""
     chosen, start = dead_letters(connection, select, limit)
@@ -103,7 +103,7 @@ def dead(
 
 
 def waiting(
-    connection: Connection, after: MessageId | None, limit: int, faults: Faults
+    connection: Connection, faults: Faults, after: MessageId | None, limit: int
 ) -> tuple[list[Entry], MessageId | None]:
     """Messages that are neither delivered nor dead, whole, in the order of acceptance; and the id to go on after."""
     terms = {"first": after + b"\0" if after is not None else b"", "stated": False}
@@ -129,14 +129,14 @@ def _message_views(
         stored = connection.execute(_STORED, (whole, ids))
         delivered = connection.execute(_DELIVERED, (ids,))
         attempts = attempts_of(connection, ids, faults)
-        told: dict[MessageId, MessageView] = {}
+        views: dict[MessageId, MessageView] = {}
         for table, found, read in (("messages", stored, _undelivered), ("delivered", delivered, _delivered)):
             for row in found.fetchall():
                 try:
-                    told[row[0]] = read(row, attempts.get(row[0], []))
+                    views[row[0]] = read(row, attempts.get(row[0], []))
                 except UNREADABLE as error:
                     faults.append((table, row[0].hex(), str(error)))
-    return [told[id] for id in ids if id in told]
+    return [views[id] for id in ids if id in views]
 
 
 def _undelivered(row: Sequence[Any], attempts: list[Attempt]) -> MessageView:
@@ -183,16 +183,16 @@ _CIRCUITS = "SELECT lane, host, record FROM lanes WHERE lane > %s {of_state} ORD
 """By primary key, or by the index on (state, lane) of the states other than enabled."""
 
 
-def circuit(connection: Connection, key: str, faults: Faults) -> CircuitView | None:
+def circuit(connection: Connection, faults: Faults, key: str) -> CircuitView | None:
     return next(iter(_views(connection, connection.execute(_CIRCUIT, (key,)).fetchall(), faults)), None)
 
 
 def circuits(
     connection: Connection,
+    faults: Faults,
     state: CircuitState | None,
     after: str | None,
     limit: int,
-    faults: Faults,
 ) -> tuple[list[CircuitView], str | None]:
     """A page of circuits in the order of their keys, and the key to go on after."""
     of_state = "" if state is None else f"AND state = {STATE_NUMBERS[state]}"

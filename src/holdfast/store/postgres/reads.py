@@ -92,7 +92,7 @@ class DeliveryReader:
 def survey(connection: Connection, asks: Sequence[LaneQuery], owned: Container[int]) -> list[LaneView]:
     """Reads lanes, in the order of `asks`. A lane in a shard of another owner has no entries."""
     with connection.pipeline():
-        told = heads_of(connection, [ask.lane for ask in asks])
+        heads = heads_of(connection, [ask.lane for ask in asks])
         queues = [
             # One more than is asked for, to know whether there is more.
             (
@@ -102,7 +102,7 @@ def survey(connection: Connection, asks: Sequence[LaneQuery], owned: Container[i
             for ask in asks
         ]
     return [
-        _Lane(connection, ask, *told[ask.lane]).view(fresh.fetchall(), due.fetchall(), owned)
+        _Lane(connection, ask, *heads[ask.lane]).view(fresh.fetchall(), due.fetchall(), owned)
         for ask, (fresh, due) in zip(asks, queues, strict=True)
     ]
 

@@ -16,27 +16,23 @@ back, and delivery's reads wait.
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self
 
 import trio
 
 from holdfast.clock import Clock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable
-from holdfast.core.message import Entry, MessageId, MessageState
 from holdfast.core.ownership import LEASE, RENEW_EVERY, shard_of
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.batching import Waiter
 from holdfast.store.port import (
     SCARCE,
     Accept,
-    CircuitView,
-    DeadFilter,
     DoneOrFailed,
-    MessageView,
     Operation,
     StoreListener,
     StoreRoom,
@@ -60,13 +56,34 @@ from holdfast.store.transfer import StoredMessage
 MOVED_WITHIN = 10.0
 """Seconds in which a page of messages from another store has to be stored: others may wait behind them."""
 LOCKED_WITHIN = "200ms"
-"""For rows that delivery writes. They are its own: whoever else has locked some delays only their lanes."""
+"""For rows that delivery writes. They are its own: a lock of another session delays only their lanes."""
 SHOWN_WITHIN = 5.0
 """Seconds that an operator waits for the database."""
 STATISTICS_WITHIN = 2.0
 """Seconds after which the statistics are the last known ones."""
 
+Given = ParamSpec("Given")
+
 _logger = logging.getLogger("holdfast.store")
+
+
+class Clients(NamedTuple):
+    """The connections of a replica; the table above says what each is for."""
+
+    accepts: Client
+    outcomes: Client
+    reads: Client
+    status: Client
+    presence: Client
+    moves: Client
+
+    @classmethod
+    def of(cls, url: str, name: str, threaded: bool) -> Self:
+        options: dict[str, dict[str, Any]] = {
+            "outcomes": {"lock_timeout": LOCKED_WITHIN},
+            "presence": {"listens": True},
+        }
+        return cls(*(Client(url, f"{use} {name}", threaded=threaded, **options.get(use, {})) for use in cls._fields))
 
 
 class PostgresStore:
@@ -88,32 +105,41 @@ class PostgresStore:
     ) -> None:
         self.path = schema.shown(url)
         name = _own_name()
-        accepts, reads, status, self._moves = (
-            Client(url, f"{work} {name}", threaded=threaded) for work in ("accepts", "reads", "status", "moves")
-        )
-        writes = Client(url, f"outcomes {name}", threaded=threaded, lock_timeout=LOCKED_WITHIN)
-        presence = Client(url, f"presence {name}", threaded=threaded, listens=True)
-        self._clients = (accepts, writes, reads, status, presence, self._moves)
+        self._clients = clients = Clients.of(url, name, threaded)
         self._state = state = StoreState(rules, clock, max_size, follow_time)
-        self._shards = shards = OwnedShards(presence, self)
-        options: dict[str, Any] = {"delivers": delivers, "listens": threaded, "lease": lease}
+        self._shards = shards = OwnedShards(clients.presence, self)
         self._member = member = Member(
-            presence, state, shards, self, random_bits, name=name, renew_every=renew_every, **options
+            clients.presence,
+            state,
+            shards,
+            self,
+            random_bits,
+            name=name,
+            delivers=delivers,
+            listens=threaded,
+            lease=lease,
+            renew_every=renew_every,
         )
-        self._feed = ArrivalFeed(reads, state, shards)
-        self._acceptor = Acceptor(accepts, reads, state, member, shards, self._feed, random_bits)
-        self._accepting = self._acceptor.queue
-        self._writer = DeliveryWriter(writes, state, member, shards, self._feed)
-        self._writing = self._writer.queue
-        self._requests = Requests(status, state, member, random_bits)
-        reader, shown = DeliveryReader(reads, state, shards), OperatorQueries(status, state, member, self.path)
+        self._feed = ArrivalFeed(clients.reads, state, shards)
+        self._acceptor = Acceptor(clients.accepts, clients.reads, state, member, shards, self._feed, random_bits)
+        self._writer = DeliveryWriter(clients.outcomes, state, member, shards, self._feed)
+        self._accepting, self._writing = self._acceptor.queue, self._writer.queue
+        self._requests = Requests(clients.status, state, member, random_bits)
+        self._queries = OperatorQueries(clients.status, state)
+        self._statistics: StoreStatistics | None = None
+        self._assign_port()
+
+    def _assign_port(self) -> None:
+        """The port's methods that one part implements."""
+        shards, shown = self._shards, self._queries
+        reader = DeliveryReader(self._clients.reads, self._state, shards)
         self.mint = self._acceptor.mint
         self.survey, self.agenda, self.oldest_finished = reader.survey, reader.agenda, reader.oldest_finished
         self.message_view, self.message_views = shown.message_view, shown.message_views
-        self.dead, self.waiting, self.statistics = shown.dead, shown.waiting, shown.statistics
+        self.dead, self.waiting = shown.dead, shown.waiting
         self.circuit, self.circuits = shown.circuit, shown.circuits
         self.owns, self.is_leaving, self.left = shards.owns, shards.is_leaving, shards.left
-        self.owner_of, self.ask, self.step_back = shards.owner_of, self._requests.ask, member.step_back
+        self.owner_of, self.ask, self.step_back = shards.owner_of, self._requests.ask, self._member.step_back
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
@@ -203,6 +229,15 @@ class PostgresStore:
         used = self._state.room.used
         return StoreRoom(used, self.full or used > SCARCE * self._state.max_size, self.full)
 
+    async def statistics(self) -> StoreStatistics:
+        """As of now; while the database is unreachable, the last known ones."""
+        terms = self._member.terms(0)
+        with suppress(StoreUnreachable):
+            self._statistics = await self._queries.show(
+                lambda connection, faults: queries.statistics(connection, terms, self.path), STATISTICS_WITHIN
+            )
+        return self._statistics or _no_statistics(self.path, self._state.max_size)
+
     def submit(self, operation: Operation) -> None:
         problem = self._problem_with(operation)
         if problem is None:
@@ -231,7 +266,7 @@ class PostgresStore:
         """
         work = partial(transfer.take, page=page, room=self._state.room, terms=self._member.terms(0))
         try:
-            results: list[Any] = await self._moves.run(work, within=MOVED_WITHIN)
+            results: list[Any] = await self._clients.moves.run(work, within=MOVED_WITHIN)
         except StoreUnreachable as error:
             self._state.disconnected(error)
             raise
@@ -297,57 +332,37 @@ class PostgresStore:
             await self.perform(Release({shard: self._shards.owned[shard] for shard in shards}, shards))
 
 
+def _shown(
+    query: Callable[Concatenate[Connection, Faults, Given], Result],
+) -> Callable[Concatenate["OperatorQueries", Given], Coroutine[Any, Any, Result]]:
+    async def show(self: "OperatorQueries", /, *values: Given.args, **named: Given.kwargs) -> Result:
+        return await self.show(lambda connection, faults: query(connection, faults, *values, **named))
+
+    return show
+
+
 class OperatorQueries:
     """Answers operators. Records that can't be read are reported once."""
 
-    def __init__(self, client: Client, state: StoreState, member: Member, path: str) -> None:
+    def __init__(self, client: Client, state: StoreState) -> None:
         self._client = client
         self._state = state
-        self._member = member
-        self._path = path
-        self._statistics: StoreStatistics | None = None
 
-    async def _show(self, ask: Callable[[Connection, Faults], Result], within: float = SHOWN_WITHIN) -> Result:
+    async def show(self, query: Callable[[Connection, Faults], Result], within: float = SHOWN_WITHIN) -> Result:
         if self._state.unreachable:
             raise StoreUnreachable(UNREACHABLE)
         faults: Faults = []
-        result = await self._client.run(reading(lambda connection: ask(connection, faults)), within=within)
+        result = await self._client.run(reading(lambda connection: query(connection, faults)), within=within)
         for fault in faults:
             self._state.report_unreadable(*fault)
         return result
 
-    async def message_view(self, id: MessageId) -> MessageView | None:
-        return await self._show(lambda connection, faults: queries.message_view(connection, id, faults))
-
-    async def message_views(
-        self, state: MessageState | None, lane: str | None, after: MessageId | None, limit: int
-    ) -> tuple[list[MessageView], MessageId | None]:
-        return await self._show(
-            lambda connection, faults: queries.message_views(connection, state, lane, after, limit, faults)
-        )
-
-    async def dead(self, select: DeadFilter, limit: int) -> tuple[list[MessageView], bytes | None]:
-        return await self._show(lambda connection, faults: queries.dead(connection, select, limit, faults))
-
-    async def waiting(self, after: MessageId | None, limit: int) -> tuple[list[Entry], MessageId | None]:
-        return await self._show(lambda connection, faults: queries.waiting(connection, after, limit, faults))
-
-    async def circuit(self, key: str) -> CircuitView | None:
-        return await self._show(lambda connection, faults: queries.circuit(connection, key, faults))
-
-    async def circuits(
-        self, state: CircuitState | None, after: str | None, limit: int
-    ) -> tuple[list[CircuitView], str | None]:
-        return await self._show(lambda connection, faults: queries.circuits(connection, state, after, limit, faults))
-
-    async def statistics(self) -> StoreStatistics:
-        """As of now; while the database is unreachable, the last known ones."""
-        terms = self._member.terms(0)
-        with suppress(StoreUnreachable):
-            self._statistics = await self._show(
-                lambda connection, faults: queries.statistics(connection, terms, self._path), STATISTICS_WITHIN
-            )
-        return self._statistics or _no_statistics(self._path, self._state.max_size)
+    message_view = _shown(queries.message_view)
+    message_views = _shown(queries.message_views)
+    dead = _shown(queries.dead)
+    waiting = _shown(queries.waiting)
+    circuit = _shown(queries.circuit)
+    circuits = _shown(queries.circuits)
 
 
 def _no_statistics(path: str, max_size: int) -> StoreStatistics:

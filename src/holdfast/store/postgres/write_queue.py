@@ -197,9 +197,9 @@ class WriteQueue:
                     return await self._write(operations)
             except RowsLocked:
                 raise
-            except StoreUnreachable as away:
+            except StoreUnreachable as error:
                 if not isinstance(operations[0], self._patient):
-                    return [away] * len(operations)
+                    return [error] * len(operations)
                 try:
                     await trio.sleep(TRY_AGAIN_AFTER)
                 except trio.Cancelled:
@@ -218,7 +218,7 @@ class WriteQueue:
                 self._split_or_wait(operations)
             except (StoreUnreachable, CommitFailed) as error:
                 self._pending = [*operations, *self._pending]
-                # Nothing is tried again after this: both mean the same to whoever waits.
+                # Nothing is tried again after this: both mean the same to those who wait.
                 self.refuse(CommitFailed(str(error)))
                 return
         self.refuse(CommitFailed(LOCKED))
