@@ -90,7 +90,7 @@ def test_details_of_a_dead_message() -> None:
         ({"state": "queued", "retry": 0, "next_attempt_at": None}, "the first attempt, as soon as its host has room"),
         ({"state": "retrying"}, "retry 2 in 4m"),
         ({"state": "retrying", "next_attempt_at": "2026-01-01T11:59:00.000Z"}, "retry 2, due 1m ago"),
-        ({"state": "in_flight"}, "an attempt is under way"),
+        ({"state": "in_flight"}, "an attempt is in flight"),
         ({"state": "held"}, "it waits for its circuit, see: holdfast circuits hooks.example.com:443"),
         ({"state": "delivered"}, "nothing, it was delivered"),
         (
@@ -196,6 +196,6 @@ def test_retry_and_drop_one_message(gateway: Script, capsys: Captured) -> None:
 @pytest.mark.parametrize("action", ["retry", "drop"])
 def test_a_message_in_flight_is_neither_retried_nor_dropped(gateway: Script, capsys: Captured, action: str) -> None:
     path = f"DELETE /v1/messages/{ID}" if action == "drop" else f"POST /v1/messages/{ID}/retry"
-    gateway.answers[path] = problem(409, f"An attempt of {ID} is under way.")
+    gateway.answers[path] = problem(409, f"An attempt of {ID} is in flight.")
     assert main(["messages", action, ID]) == 1
-    assert capsys.readouterr() == ("", f"holdfast: An attempt of {ID} is under way.\n")
+    assert capsys.readouterr() == ("", f"holdfast: An attempt of {ID} is in flight.\n")

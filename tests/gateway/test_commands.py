@@ -166,7 +166,7 @@ def test_a_message_in_flight_is_neither_retried_nor_dropped(gateway: Gateway, re
     id = gateway.post(f"{receiver.url}/slow").json()["id"]
     until(lambda: gateway.message(id)["state"] == "in_flight")
     for action in ("retry", "drop"):
-        assert "is under way" in holdfast(gateway, "messages", action, id, status=1)
+        assert "is in flight" in holdfast(gateway, "messages", action, id, status=1)
     go_on.set()
     until(lambda: gateway.message(id)["state"] == "delivered")
 

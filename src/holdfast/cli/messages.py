@@ -198,7 +198,7 @@ def next_step(message: Document, now: datetime) -> str:
         why = _DEAD_REASONS.get(message["dead_reason"], message["dead_reason"])
         return f"nothing, {why}; holdfast messages retry {message['id']} replays it"
     if state == MessageState.IN_FLIGHT:
-        return "an attempt is under way"
+        return "an attempt is in flight"
     if state == MessageState.HELD:
         return f"it waits for its circuit, see: holdfast circuits {message['host']}"
     which = f"retry {message['retry'] + 1}" if state == MessageState.RETRYING else "the first attempt"
