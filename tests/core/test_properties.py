@@ -140,4 +140,4 @@ class Gateway(RuleBasedStateMachine):
 
 
 TestGateway = Gateway.TestCase
-TestGateway.settings = settings(max_examples=amount(60, 150), stateful_step_count=60)
+TestGateway.settings = settings(max_examples=amount(30, 150), stateful_step_count=60)

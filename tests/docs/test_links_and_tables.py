@@ -10,7 +10,7 @@ from holdfast.core.circuit import TRANSITIONS
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "deploy").glob("*.md")]
 PAGE = REPOSITORY / "docs" / "architecture.md"
-ROOMS = {path.name for path in (REPOSITORY / "src" / "holdfast").iterdir() if path.is_dir()}
+PACKAGES = {path.name for path in (REPOSITORY / "src" / "holdfast").iterdir() if path.is_dir()}
 
 
 def test_the_circuit_table_of_the_docs_matches_the_code():
@@ -28,8 +28,8 @@ def test_files_named_by_a_page_exist(page: Path) -> None:
     for name in re.findall(r"`([\w*./-]+/[\w*.-]*)`", page.read_text()):
         if name.split("/")[0] == "tests":
             assert list(REPOSITORY.glob(name)), name
-        elif name.split("/")[0] in ROOMS:
-            # `config` is a room, and the folder of the example files.
+        elif name.split("/")[0] in PACKAGES:
+            # `config` is a package, and the folder of the example files.
             assert [*(REPOSITORY / "src" / "holdfast").glob(name), *REPOSITORY.glob(name)], name
 
 

@@ -82,17 +82,21 @@ def test_a_gateway_that_just_started_waits_for_its_first_webhook(browser: Browse
 
 @pytest.mark.parametrize(
     ("changes", "headline", "reason"),
-    [
-        ({"ready": {"ready": True, "draining": False, "degraded": ["store_full"]}}, "Store full", "507"),
-        ({"ready": {"ready": False, "draining": True, "degraded": []}}, "Draining", "finishes what is due"),
-        ({"ready": {"ready": False, "draining": False, "degraded": []}}, "Not ready", "starting"),
-        (
-            {"ready": {"ready": False, "draining": False, "degraded": ["store_away"]}},
-            "Database unreachable",
-            "by itself",
-        ),
-        ({"health": {"status": "failing", "checks": {"store": "fsync failed"}}}, "Failing", "store: fsync failed"),
-    ],
+    cases(
+        [
+            ({"ready": {"ready": True, "draining": False, "degraded": ["store_full"]}}, "Store full", "507"),
+            ({"health": {"status": "failing", "checks": {"store": "fsync failed"}}}, "Failing", "store: fsync failed"),
+        ],
+        [
+            ({"ready": {"ready": False, "draining": True, "degraded": []}}, "Draining", "finishes what is due"),
+            ({"ready": {"ready": False, "draining": False, "degraded": []}}, "Not ready", "starting"),
+            (
+                {"ready": {"ready": False, "draining": False, "degraded": ["store_away"]}},
+                "Database unreachable",
+                "by itself",
+            ),
+        ],
+    ),
 )
 def test_the_page_says_why_the_gateway_is_not_healthy(
     browser: Browser, script: Script, changes: dict[str, object], headline: str, reason: str
@@ -172,13 +176,14 @@ def test_an_invalid_id_is_not_requested(browser: Browser, script: Script) -> Non
 
 @pytest.mark.parametrize(
     ("number", "words", "bad", "ok", "coming"),
-    [
-        (1, "Retry 6 of 11 in", 5, 0, 6),
-        (2, "its host is disabled", 7, 0, 1),
-        (3, "Delivered by attempt 7", 5, 1, 0),
-        (4, "Dead: its last retry failed", 12, 0, 0),
-        (6, "An attempt is in flight", 0, 0, 12),
-    ],
+    cases(
+        [(1, "Retry 6 of 11 in", 5, 0, 6), (3, "Delivered by attempt 7", 5, 1, 0)],
+        [
+            (2, "its host is disabled", 7, 0, 1),
+            (4, "Dead: its last retry failed", 12, 0, 0),
+            (6, "An attempt is in flight", 0, 0, 12),
+        ],
+    ),
 )
 def test_every_life_of_a_message_is_drawn(
     browser: Browser, script: Script, number: int, words: str, bad: int, ok: int, coming: int

@@ -15,7 +15,7 @@ from tests.sim.explore import report, run_world
 from tests.support.repetitions import amount
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(amount(40, 250))
+SEEDS = range(amount(25, 250))
 A_TEST = 5
 """Worlds in one test: a few hundred tests more would only cost time."""
 

@@ -348,7 +348,7 @@ ANYTHING = st.recursive(
 
 
 @settings(
-    max_examples=amount(60, 200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=amount(30, 200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_whatever_a_line_says_the_store_stays_consistent(

@@ -418,7 +418,7 @@ def test_a_message_that_comes_back_can_be_sent(store: Populated) -> None:
 
 
 @settings(
-    max_examples=amount(50, 150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=amount(25, 150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_whatever_happened_a_repair_ends_in_a_clean_store(

@@ -302,7 +302,7 @@ def one_database(postgres: Any) -> Iterator[str]:
     postgres.drop(url)
 
 
-@settings(max_examples=amount(40, 100), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=amount(20, 100), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_a_line_says_the_database_stays_consistent(
     exported: list[bytes], one_database: str, data: st.DataObject
