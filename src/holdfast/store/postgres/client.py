@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
 import psycopg
@@ -31,6 +31,8 @@ from holdfast.store.postgres.connection import (
 from holdfast.store.postgres.schema import LOCK_TIMEOUT
 from holdfast.store.postgres.statements import Statement
 
+LOCKED_WITHIN = "200ms"
+"""For rows that delivery writes. They are its own: a lock of another session delays only their lanes."""
 _NOT_REPLICATED = ("01000", "57P01")
 """Codes of the server's warning that it committed and did not wait for its standby: cancelled, or told to end."""
 
@@ -252,6 +254,25 @@ class Client:
         if slot.connection is not None and is_closed(slot.connection, self._listens):
             slot.drop()
         return slot.connection or connect(self._url, self._name, slot.take, self._lock_timeout)
+
+
+class Clients(NamedTuple):
+    """The connections of a replica; the table in store.py says what each is for."""
+
+    accepts: Client
+    outcomes: Client
+    reads: Client
+    status: Client
+    presence: Client
+    moves: Client
+
+    @classmethod
+    def of(cls, url: str, name: str, threaded: bool) -> Self:
+        options: dict[str, dict[str, Any]] = {
+            "outcomes": {"lock_timeout": LOCKED_WITHIN},
+            "presence": {"listens": True},
+        }
+        return cls(*(Client(url, f"{use} {name}", threaded=threaded, **options.get(use, {})) for use in cls._fields))
 
 
 def _execute_alone(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

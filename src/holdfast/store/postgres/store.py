@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self
+from typing import Any, Concatenate, ParamSpec
 
 import trio
 
@@ -42,7 +42,7 @@ from holdfast.store.postgres import arrivals, outcomes, queries, schema, transfe
 from holdfast.store.postgres.accept import Acceptor
 from holdfast.store.postgres.arrival_feed import ArrivalFeed
 from holdfast.store.postgres.changes import DeliveryWriter
-from holdfast.store.postgres.client import Client
+from holdfast.store.postgres.client import Client, Clients
 from holdfast.store.postgres.connection import Connection, Result, reading
 from holdfast.store.postgres.membership import Member
 from holdfast.store.postgres.ownership import Release, Renewal
@@ -55,8 +55,6 @@ from holdfast.store.transfer import StoredMessage
 
 MOVED_WITHIN = 10.0
 """Seconds in which a page of messages from another store has to be stored: others may wait behind them."""
-LOCKED_WITHIN = "200ms"
-"""For rows that delivery writes. They are its own: a lock of another session delays only their lanes."""
 SHOWN_WITHIN = 5.0
 """Seconds that an operator waits for the database."""
 STATISTICS_WITHIN = 2.0
@@ -65,25 +63,6 @@ STATISTICS_WITHIN = 2.0
 Given = ParamSpec("Given")
 
 _logger = logging.getLogger("holdfast.store")
-
-
-class Clients(NamedTuple):
-    """The connections of a replica; the table above says what each is for."""
-
-    accepts: Client
-    outcomes: Client
-    reads: Client
-    status: Client
-    presence: Client
-    moves: Client
-
-    @classmethod
-    def of(cls, url: str, name: str, threaded: bool) -> Self:
-        options: dict[str, dict[str, Any]] = {
-            "outcomes": {"lock_timeout": LOCKED_WITHIN},
-            "presence": {"listens": True},
-        }
-        return cls(*(Client(url, f"{use} {name}", threaded=threaded, **options.get(use, {})) for use in cls._fields))
 
 
 class PostgresStore:
