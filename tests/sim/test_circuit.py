@@ -6,7 +6,7 @@ import trio
 from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.message import AttemptKind, DeadReason, MessageState
 from holdfast.store.port import DropMessages, MessageFilter
-from tests.sim.stores import embedded_only, long_on_postgres, on_each_store
+from tests.sim.stores import embedded_only, long_on_each_store, long_on_postgres
 from tests.sim.world import (
     DAY,
     HOST,
@@ -25,7 +25,7 @@ from tests.sim.world import (
     world,
 )
 
-pytestmark = on_each_store
+pytestmark = long_on_each_store
 
 FREEZES_AT_3 = {"min_attempts": 0, "disable_after": 0, "freeze_at": 3}
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.message import MessageState
-from tests.sim.stores import on_each_store
+from tests.sim.stores import long_on_each_store
 from tests.sim.world import HOST, TRIPS_AT_3, Request, World, asks_for, settle, slow, until, world
 
-pytestmark = on_each_store
+pytestmark = long_on_each_store
 
 ONE, TWO = f"http://{HOST}/one", f"http://{HOST}/two"
 
