@@ -1,7 +1,8 @@
 """Durable state: one writer, one transaction for each group of operations, an answer only after the fsync.
 
 port.py           the contract of a store: operations, results, views and the listener
-batching.py       commit groups and pages of reads, for both engines
+batching.py       how large commit groups and pages of reads are, for both engines
+waiter.py         the task that waits for an operation
 records.py        records and keys as bytes
 validation.py     checks records strictly, beyond what decoding needs
 transfer.py       messages that leave for another store, page by page

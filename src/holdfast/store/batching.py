@@ -1,13 +1,9 @@
-"""Commit groups and pages of reads, for both engines: how large they are, and the task that waits for a commit."""
+"""How large commit groups and pages of reads are, for both engines."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, TypeVar
 
-import outcome
-import trio
-
-from holdfast.core.errors import StoreError
-from holdfast.store.port import BATCH_BYTES, Accept, Agenda, Deliver, DoneOrFailed, Fail, Operation
+from holdfast.store.port import BATCH_BYTES, Accept, Agenda, Deliver, Fail, Operation
 
 GROUP_LIMIT = 512
 """Operations in one group, unless a slow fsync allows for more."""
@@ -22,22 +18,6 @@ MOMENTS_A_READ = 4_096
 
 Found = TypeVar("Found")
 Key = TypeVar("Key")
-
-
-class Waiter(DoneOrFailed):
-    """Wakes the task that made it with the result of an operation, unless that task was cancelled."""
-
-    def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-
-    def __call__(self, result: Any) -> None:
-        if self._task is not None:
-            answer = outcome.Error(result) if isinstance(result, StoreError) else outcome.Value(result)
-            trio.lowlevel.reschedule(self._task, answer)
-
-    def abandon(self, _: Any) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
 
 
 def group_size(operations: Sequence[Operation], limit: int = GROUP_LIMIT) -> int:

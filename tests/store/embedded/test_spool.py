@@ -13,13 +13,13 @@ from pytest import fixture, skip
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.message import Message
-from holdfast.store.batching import Waiter
 from holdfast.store.embedded.ledger import Ledger
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.embedded.spool import Spool
 from holdfast.store.embedded.tables import Table
 from holdfast.store.port import Accept, Accepted, Duplicate
 from holdfast.store.postgres import accept
+from holdfast.store.waiter import Waiter
 from tests.contract.builders import HOST, NOW, RULES, HandClock
 from tests.store.fleets import Replica, fleet, ids_in, keyed, rows
 from tests.store.populated import Populated, build, put

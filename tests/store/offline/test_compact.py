@@ -176,3 +176,8 @@ def test_a_copy_that_lacks_rows_is_not_taken(store: Populated, monkeypatch: Monk
         offline.compact()
     assert content(store) == before
     assert COPY not in modes(store)
+
+
+def test_offline_commands_import_no_trio() -> None:
+    script = "import sys, holdfast.store.offline.offline_store; sys.exit('trio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -21,7 +21,7 @@ from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, CorruptRecord, StoreError, StoreFull, StoreUnusable
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing, next_id
 from holdfast.core.store_rules import StoreRules
-from holdfast.store.batching import Waiter, group_size
+from holdfast.store.batching import group_size
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.group import Group
 from holdfast.store.embedded.queries import LedgerQueries
@@ -41,6 +41,7 @@ from holdfast.store.port import (
     lane_changes,
 )
 from holdfast.store.records import decode_latest
+from holdfast.store.waiter import Waiter
 
 TRY_AGAIN = 1.0
 """Seconds between two tries to write what does not fit."""

@@ -4,27 +4,20 @@ An open store is locked, as a gateway locks it: the two never run at once. A dat
 compact works on it while replicas run, see postgres/offline.py.
 """
 
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-import trio
-
-from holdfast.clock import BootClock, SharedClock
-from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable, StoreUnusable
+from holdfast.core.errors import StoreUnusable
 from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
-from holdfast.store.embedded.ledger import Ledger, last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.maintenance import Finding, Imported, Maintained, Repaired
 from holdfast.store.offline.export import export_lines
 from holdfast.store.offline.fsck import check
 from holdfast.store.offline.repair import Repair
 from holdfast.store.offline.restore import Import
-from holdfast.store.port import NO_LIMIT, StoreListener
-from holdfast.store.transfer import StoredMessage, Transferred, transfer_to_database
+from holdfast.store.transfer import Transferred
 
 
 class OfflineStore:
@@ -66,76 +59,15 @@ class OfflineStore:
         on_page: Callable[[int], None],
         on_unreadable: Callable[[str, str, str], None],
     ) -> None:
-        """Move every message that is not delivered to a database; what can't be read stays.
+        """Move every message that is not delivered to a database: see handoff.py."""
+        # Imported late: only this command needs trio, a running ledger and the driver.
+        from holdfast.store.offline.handoff import hand_off
 
-        `on_page` gets the number of messages moved so far. `moved` is right however this ends. Raises StoreUnreachable,
-        StoreUnusable, and CommitFailed of this store. The database takes more than `store.max_size`: these messages
-        were acknowledged and have nowhere else to go.
-        """
-        # Imported late: its driver is an extra.
-        from holdfast.store.postgres.migration import prepare_database
-        from holdfast.store.postgres.store import PostgresStore
-
-        ledger = Ledger(self._engine, self._rules, BootClock(last_time(self._engine)), lambda bits: 0)
-        ledger.open()
-        ledger.listener = _Unreadable(on_unreadable)
-        clock = SharedClock()
-        clock.follow(prepare_database(url))
-        database = PostgresStore(url, self._rules, clock, lambda bits: 0, max_size=NO_LIMIT, delivers=False)
-
-        async def take_in(page: Sequence[StoredMessage]) -> list[Any]:
-            try:
-                return await database.take_in(page)
-            except CommitFailed as error:
-                # CommitFailed would mean that this store failed.
-                raise StoreUnreachable(str(error)) from error
-
-        async def move() -> None:
-            await transfer_to_database(ledger, take_in, moved, lambda page: on_page(moved.count + len(page)))
-
-        problem = trio.run(_run_beside, ledger, move)
-        database.close()
-        if problem is not None:
-            raise problem
+        hand_off(self._engine, self._rules, url, moved, on_page, on_unreadable)
 
     def compact(self) -> tuple[int, int]:
         """Rewrite the data file without free pages. Returns its size before and after."""
         return self._engine.compact()
-
-
-class _Unreadable(StoreListener):
-    """Passes on records that can't be read."""
-
-    def __init__(self, on_unreadable: Callable[[str, str, str], None]) -> None:
-        self._on_unreadable = on_unreadable
-
-    def record_unreadable(self, table: str, key: str, fault: str) -> None:
-        self._on_unreadable(table, key, fault)
-
-
-async def _run_beside(ledger: Ledger, move: Callable[[], Awaitable[None]]) -> BaseException | None:
-    """Returns what ended `move` early. Raised inside the nursery it would come out wrapped.
-
-    Ctrl-C cancels: an interrupt must not hit the ledger in the middle of a commit.
-    """
-    problem: BaseException | None = None
-
-    async def cancel_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-        nonlocal problem
-        async for _ in signals:
-            problem = KeyboardInterrupt()
-            scope.cancel()
-
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(ledger.run)
-            nursery.start_soon(cancel_at_signal, signals, nursery.cancel_scope)
-            try:
-                await move()
-            except StoreError as error:
-                problem = error
-            nursery.cancel_scope.cancel()
-    return problem or ledger.failed
 
 
 def open_store(folder: Path, max_size: int, rules: StoreRules, *, create: bool = False) -> OfflineStore:

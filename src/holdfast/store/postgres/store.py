@@ -28,7 +28,6 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, StoreError, StoreUnreachable
 from holdfast.core.ownership import LEASE, RENEW_EVERY, shard_of
 from holdfast.core.store_rules import StoreRules
-from holdfast.store.batching import Waiter
 from holdfast.store.port import (
     SCARCE,
     Accept,
@@ -52,6 +51,7 @@ from holdfast.store.postgres.requests import ANSWER, REQUEST, Requests
 from holdfast.store.postgres.shards import OwnedShards
 from holdfast.store.postgres.state import UNREACHABLE, StoreState
 from holdfast.store.transfer import StoredMessage
+from holdfast.store.waiter import Waiter
 
 MOVED_WITHIN = 10.0
 """Seconds in which a page of messages from another store has to be stored: others may wait behind them."""
