@@ -16,7 +16,7 @@
     events.py   events for live listeners and the log
 
 `core` imports the standard library only. `http` imports neither `core` nor `store`. `ingest`, `delivery` and `operate`
-never import one another. tests/test_rooms.py checks this.
+never import one another. tests/test_imports.py checks this.
 """
 
 __version__ = "0.1.0"

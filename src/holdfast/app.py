@@ -27,9 +27,16 @@ from holdfast.operate.requests import Router
 from holdfast.operate.status import StatusListener, refuse_body
 from holdfast.process.credentials import Credentials, read_credentials
 from holdfast.process.gateway import Gateway
-from holdfast.process.ingest_listener import LAST_ANSWERS, IngestListener, NoIngestListener
 from holdfast.process.lifecycle import Stage, first_signal, keep_time, watch_clock
-from holdfast.process.listeners import CannotListen, Listeners, group_number, open_listeners
+from holdfast.process.listeners import (
+    LAST_ANSWERS,
+    CannotListen,
+    IngestListener,
+    Listeners,
+    NoIngestListener,
+    group_number,
+    open_listeners,
+)
 from holdfast.process.log import event, setup
 from holdfast.process.log_messages import (
     log_clock,

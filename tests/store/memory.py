@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import StoreError
-from holdfast.store.embedded.room import OUTCOME_TABLES, reserved
+from holdfast.store.embedded.shares import OUTCOME_TABLES, reserved
 from holdfast.store.embedded.tables import DUPLICATES, Fault, Room, Table, Transaction
 
 _Item = tuple[bytes, bytes]

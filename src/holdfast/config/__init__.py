@@ -2,9 +2,8 @@
 
 tree.py      the Config tree; the sections that core owns (retry, circuit) are core's classes
 keys.py      every key: how it is read, its default, its meaning
-readers.py   how values are read: durations, numbers, choices, lists, paths, addresses
+readers.py   how values are read: durations, sizes, numbers, choices, lists, paths, addresses
 hosts.py     the syntax of host names, patterns, networks, addresses, URLs and headers
-units.py     durations and sizes
 rules.py     rules between keys
 build.py     build() and load(): layers, unknown names, defaults that depend on other keys
 files.py     reads the config file and the files that it names, within bounds
@@ -15,8 +14,8 @@ from holdfast.config.build import build, config_file, default_store_path, load
 from holdfast.config.faults import ConfigError, ConfigFault, unreadable
 from holdfast.config.files import read_regular, stat_regular
 from holdfast.config.hosts import is_loopback
+from holdfast.config.readers import format_duration, format_size, parse_duration, parse_size
 from holdfast.config.tree import Address, Config, DatabaseUrl, Egress, Ingest, Listen, Route, Sign
-from holdfast.config.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
     "Address",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from holdfast.config.faults import ConfigFault
 from holdfast.config.hosts import is_loopback
+from holdfast.config.readers import DURATIONS, LONGEST_DURATION, format_duration
 from holdfast.config.tree import Address, Config, Route
-from holdfast.config.units import DURATIONS, LONGEST_DURATION, format_duration
 from holdfast.core.schedule import schedule_span
 
 # The size of the path in sockaddr_un, without the closing NUL.

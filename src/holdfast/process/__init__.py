@@ -4,8 +4,7 @@ gateway.py          composes a gateway around an open store, and hears what the 
 outbound.py         the way out: guard, dialer and transport of one config, and of the next
 stores.py           opens the store that the config names, with its clock
 credentials.py      reads the secrets, certificates and passwords that the config names
-listeners.py        opens every address to listen on, before anything starts
-ingest_listener.py  the ingest server of one config, and of the next
+listeners.py        opens every address to listen on; the ingest server of one config, and of the next
 lifecycle.py        starting, ready, draining: what probes and operators see of it
 reload.py           what a new config may change, and a watch for changes on disk
 descriptors.py      how many file descriptors there are, and who gets them

@@ -17,7 +17,7 @@ from holdfast.core.counters import Counters
 from holdfast.core.errors import CommitFailed
 from holdfast.core.message import MessageId, next_id
 from holdfast.delivery.egress import Guard
-from holdfast.process.ingest_listener import LAST_ANSWERS, IngestListener
+from holdfast.process.listeners import LAST_ANSWERS, IngestListener
 from holdfast.process.log import setup
 from holdfast.process.random_bits import RandomBits
 from holdfast.split.channel import (

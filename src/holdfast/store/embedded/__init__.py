@@ -11,8 +11,7 @@ attempts.py       the failed attempts of a message
 keys.py           idempotency keys, by epochs
 transfer.py       messages that go to another store or come from one
 indexes.py        index entries of a message; summaries and moments of a lane
-room.py           how full the store is, and what is reserved for outcomes
-shares.py         how many bytes each host holds
+shares.py         how full the store is, how many bytes each host holds, and what is reserved for outcomes
 tables.py         the tables, the interface of an engine, and walks over whole tables
 lmdb.py           the tables in LMDB; no other module imports it
 data_file.py      the data file on its volume, its map, and the map's pages in memory

@@ -12,7 +12,7 @@ from holdfast.core.message import DeadReason, Message, MessageId, Place, Standin
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
 from holdfast.store.embedded import keys
-from holdfast.store.embedded.room import RoomKeeper
+from holdfast.store.embedded.shares import RoomKeeper
 from holdfast.store.embedded.tables import Table, Transaction, first_value, prefixed
 from holdfast.store.port import LaneRecord, Operation
 from holdfast.store.records import lane_key, numbered, stamp

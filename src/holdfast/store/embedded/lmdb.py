@@ -20,7 +20,7 @@ from holdfast.core.errors import CommitFailed, StoreError, StoreFull, StoreUnusa
 from holdfast.store.embedded.data_file import PAGE, DataFile, Gate, ResidentPages
 from holdfast.store.embedded.folder import make_folder, refuse_network, take_folder
 from holdfast.store.embedded.migration import migrate
-from holdfast.store.embedded.room import OUTCOME_TABLES, reserved
+from holdfast.store.embedded.shares import OUTCOME_TABLES, reserved
 from holdfast.store.embedded.tables import DUPLICATES, Fault, Room, Table, Transaction
 from holdfast.store.files import open_private, sync_folder
 

@@ -17,7 +17,7 @@ from holdfast.store import records
 from holdfast.store.embedded import attempts, bulk, keys, transfer
 from holdfast.store.embedded.group import Group, GroupWork
 from holdfast.store.embedded.indexes import summarise
-from holdfast.store.embedded.room import RoomKeeper, claim_of
+from holdfast.store.embedded.shares import RoomKeeper, claim_of
 from holdfast.store.embedded.tables import META_LATEST, Engine, Fault, Table, Transaction
 from holdfast.store.embedded.writer_thread import Turn
 from holdfast.store.port import (

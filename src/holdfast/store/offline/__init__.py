@@ -5,6 +5,5 @@ handoff.py        moves its messages to a database
 fsck.py           finds what is wrong
 row_checks.py     checks one row of any table
 repair.py         fixes what fsck finds
-export.py         a store as JSON lines
-restore.py        JSON lines back into a store
+export_import.py  a store as JSON lines, and back
 """

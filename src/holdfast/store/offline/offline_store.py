@@ -13,10 +13,9 @@ from holdfast.core.store_rules import StoreRules
 from holdfast.store.embedded import reads
 from holdfast.store.embedded.lmdb import LmdbEngine
 from holdfast.store.maintenance import Finding, Imported, Maintained, Repaired
-from holdfast.store.offline.export import export_lines
+from holdfast.store.offline.export_import import Import, export_lines
 from holdfast.store.offline.fsck import check
 from holdfast.store.offline.repair import Repair
-from holdfast.store.offline.restore import Import
 from holdfast.store.transfer import Transferred
 
 

@@ -27,8 +27,7 @@ from holdfast.store.embedded.indexes import (
     rows_of_summary,
     summary_of,
 )
-from holdfast.store.embedded.room import RoomKeeper
-from holdfast.store.embedded.shares import count_shares, write_shares
+from holdfast.store.embedded.shares import RoomKeeper, count_shares, write_shares
 from holdfast.store.embedded.tables import (
     STEP_BYTES,
     Engine,

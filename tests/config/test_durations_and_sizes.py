@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import format_duration, format_size, parse_duration, parse_size
-from holdfast.config.units import DURATIONS, LARGEST_SIZE, LONGEST_DURATION, SIZES
+from holdfast.config.readers import DURATIONS, LARGEST_SIZE, LONGEST_DURATION, SIZES
 
 
 @given(st.integers(0, LONGEST_DURATION))

@@ -1,29 +1,87 @@
-"""Puts the lines of an export into a store, a batch in each transaction.
+"""A stopped store as JSON lines, and JSON lines back into a store.
 
-What is already there stays as it is and counts as skipped, so an interrupted import is simply repeated. A line is
-encoded before its batch is written: a bad one is reported with its number, and nothing of it is stored.
+Export holds one message in memory at a time. It leaves out and reports what can't be read; `holdfast fsck --repair`
+fixes such a store. Import skips and counts what is already there, so an interrupted import is simply repeated. It
+encodes a line before its batch is written: a bad line is reported with its number, and nothing of it is stored.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from holdfast.core.errors import StoreFull
+from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.message import MessageId, Standing
 from holdfast.core.store_rules import StoreRules
-from holdfast.store import maintenance, records
-from holdfast.store.embedded import keys
-from holdfast.store.embedded.attempts import rows_of
+from holdfast.store import export_format, maintenance, records
+from holdfast.store.embedded import keys, reads
+from holdfast.store.embedded.attempts import attempts_of, rows_of
 from holdfast.store.embedded.group import Group, GroupWork
-from holdfast.store.embedded.indexes import IndexEntry, index_entries, is_default_place, summarise
+from holdfast.store.embedded.indexes import IndexEntry, index_entries, is_default_place, place_of, summarise
 from holdfast.store.embedded.keys import Use
-from holdfast.store.embedded.room import RoomKeeper, claim_of
-from holdfast.store.embedded.tables import Engine, Table, Transaction, put_row
-from holdfast.store.export_format import Delivered, Key, Record
-from holdfast.store.maintenance import Imported
+from holdfast.store.embedded.shares import RoomKeeper, claim_of
+from holdfast.store.embedded.tables import Engine, Table, Transaction, put_row, walk
+from holdfast.store.export_format import Delivered, Key, Line, Record
+from holdfast.store.maintenance import Finding, Imported, framed
+from holdfast.store.offline.fsck import NAMES, name_of
+from holdfast.store.offline.row_checks import fault_of
 from holdfast.store.port import LaneRecord
 from holdfast.store.records import lane_key, numbered, stamp
 from holdfast.store.transfer import StoredMessage
+from holdfast.store.validation import UNREADABLE
+
+
+def export_lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[bytes]:
+    """Yields the whole store, line by line. Calls `left_out` for each record that is left out."""
+    return framed(_lines(engine, left_out))
+
+
+def _lines(engine: Engine, left_out: Callable[[Finding], None]) -> Iterator[Line]:
+    for table in _SHAPES:
+        for transaction, (key, value) in walk(engine, table):
+            try:
+                yield _line(transaction, table, key, value)
+            except (*UNREADABLE, OverflowError) as error:
+                left_out(Finding(NAMES[table], name_of(table, key, value), str(error)))
+
+
+def _line(transaction: Transaction, table: Table, key: bytes, value: bytes) -> Line:
+    fault = fault_of(transaction, table, key, value)
+    if fault:
+        raise CorruptRecord(fault)
+    return _SHAPES[table](transaction, key, value)
+
+
+def _circuit(transaction: Transaction, key: bytes, value: bytes) -> Line:
+    return export_format.circuit_line(records.decode_lane(value))
+
+
+def _message(transaction: Transaction, id: bytes, value: bytes) -> Line:
+    found = reads.message_of(transaction, id)
+    assert found is not None
+    message = found[0]
+    place = place_of(transaction, message)
+    reason = reads.dead_reason(transaction, id, place) if place.standing is Standing.DEAD else None
+    if place.standing is Standing.DEAD and reason is None:
+        raise CorruptRecord("it is dead, and no dead letter says why")
+    return export_format.message_line(StoredMessage(message, place, reason, attempts_of(transaction, id)))
+
+
+def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:
+    return export_format.delivered_line(Delivered(*records.decode_delivered(id, value), attempts_of(transaction, id)))
+
+
+def _key(transaction: Transaction, key: bytes, value: bytes) -> Line:
+    id, body, at = records.decode_key(value)
+    return export_format.key_line(Key(key[4:], body, id, at))
+
+
+_SHAPES: dict[Table, Callable[[Transaction, bytes, bytes], Line]] = {
+    Table.LANES: _circuit,
+    Table.MESSAGES: _message,
+    Table.DELIVERED: _delivered,
+    Table.KEYS: _key,
+}
+
 
 NEVER_BEFORE = -1
 
@@ -112,7 +170,7 @@ def _encoded(record: Record) -> Piece:
             row = Table.LANES, lane_key(record.key), records.encode_lane(record)
             return Piece("circuit", [row[:2]], [row], lane=record.key)
         case StoredMessage():
-            return _message(record)
+            return _message_piece(record)
         case Delivered(message, size, finished_at, success, attempts):
             encoded = records.encode_delivered(message, success, finished_at, size)
             rows = [(Table.DELIVERED, message.id, encoded), *rows_of(message.id, attempts)]
@@ -121,7 +179,7 @@ def _encoded(record: Record) -> Piece:
             return Piece("key", [], [], use=(digest, Use(id, body, at)))
 
 
-def _message(stored: StoredMessage) -> Piece:
+def _message_piece(stored: StoredMessage) -> Piece:
     message, place, reason, attempts, _ = stored
     record, pieces = records.encode_message(message)
     rows = [
