@@ -35,7 +35,7 @@ LONGEST = (
     "page/test_states.py",
     "gateway/test_hostile_clients.py",
     "contract/test_outcomes.py",
-    "cli/test_offline_handoff.py",
+    "cli/test_store_commands_handoff.py",
     "fleet/test_fencing.py",
     "fleet/test_database_hangs.py",
     "fleet/test_rollout.py",

@@ -38,7 +38,7 @@ ALLOWED = {
     "operate": {"operate", "core", "http", "store.port", "clock", "events", "config", "__version__"},
     "cli": {
         *("cli", "core", "config", "app", "process.credentials", "demo", "__version__"),
-        *("store.offline", "store.maintenance", "store.transfer", "store.files", "store.postgres.migration"),
+        *("store.offline", "store.maintenance", "store.transfer", "store.private_files", "store.postgres.migration"),
     },
     # The parts of the composition: each may import every package but the command line.
     "process": {

@@ -23,8 +23,8 @@ from holdfast.core.ownership import Role
 from holdfast.delivery.outgoing_handoff import HandoffReport, OutgoingHandoff
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.operate.control import ControlAccess
-from holdfast.operate.requests import Router
-from holdfast.operate.status import StatusListener, refuse_body
+from holdfast.operate.routing import Router
+from holdfast.operate.status_listener import StatusListener, refuse_body
 from holdfast.process.credentials import Credentials, read_credentials
 from holdfast.process.gateway import Gateway
 from holdfast.process.lifecycle import Stage, first_signal, keep_time, watch_clock
@@ -67,7 +67,7 @@ def main(config: Config, load: Callable[[], Config], file: Path | None, role: Ro
         credentials = read_credentials(config, os.environ)
         group = group_number(config.listen.control_group)
         opened = open_store(config, role)
-        process = Process(config, opened, credentials, group, load, file)
+        process = GatewayProcess(config, opened, credentials, group, load, file)
     except ConfigError as error:
         for fault in error.faults:
             print(f"holdfast: {fault}", file=sys.stderr)  # noqa: T201
@@ -84,7 +84,7 @@ def main(config: Config, load: Callable[[], Config], file: Path | None, role: Ro
         opened.close()
 
 
-class Process:
+class GatewayProcess:
     """One gateway with its listeners, its signals and its config on disk."""
 
     def __init__(

@@ -13,11 +13,11 @@ from holdfast.clock import BootClock
 from holdfast.core.circuit import CircuitState
 from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.store.port import ALL_CLASSES, LaneQuery
-from holdfast.store.postgres import lanes, queries, reads, rows
-from holdfast.store.postgres.connection import Connection, connect
+from holdfast.store.postgres import lane_rows, queries, reads, rows
 from holdfast.store.postgres.migration import prepare_database
 from holdfast.store.postgres.rows import WAITING, Terms
 from holdfast.store.postgres.shares import FOLDED, Counts
+from holdfast.store.postgres.transactions import Connection, connect
 from holdfast.store.records import live_record
 from tests.bench.fill import lane, message, settings
 
@@ -66,8 +66,8 @@ def _fill_some(connection: Connection, count: int, hosts: Sequence[str], numbers
 def _circuits(connection: Connection, hosts: Sequence[str], state: CircuitState, terms: Terms) -> None:
     config = settings(Path())
     coming = [live_record(lane(host, state, config, terms.now), terms.rules.run) for host in hosts]
-    lanes.put_circuits(connection, coming, terms)
-    lanes.review(connection, {host: host for host in hosts}, terms)
+    lane_rows.put_circuits(connection, coming, terms)
+    lane_rows.review(connection, {host: host for host in hosts}, terms)
 
 
 def terms_of_now() -> Terms:

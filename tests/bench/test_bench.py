@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from holdfast.core.circuit import CircuitState
-from holdfast.store.postgres.connection import connected
 from holdfast.store.postgres.fsck import Audit
+from holdfast.store.postgres.transactions import connected
 from tests.bench import load
 from tests.bench.costs import Cost, draw
 from tests.bench.database import Database

@@ -16,12 +16,12 @@ from holdfast.core.message import Attempt, AttemptKind, Entry, Fault, Message, P
 from holdfast.core.ownership import LEASE, SHARDS, shard_of
 from holdfast.core.schedule import RetryAt
 from holdfast.store.port import Accept, Accepted, Deliver, Fail, Operation
-from holdfast.store.postgres import accept, outcomes, ownership, rows
+from holdfast.store.postgres import accept, outcomes, ownership_tables, rows
 from holdfast.store.postgres.admission import NewMessage
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.migration import prepare_database
 from holdfast.store.postgres.state import Room
+from holdfast.store.postgres.transactions import Connection
 from tests.bench.database import Database
 from tests.bench.fill import lane, message, settings
 from tests.bench.fill_postgres import terms_of_now
@@ -61,8 +61,10 @@ class _Life:
         self._database = database
         self.client = Client(database.url, "ahead", threaded=False)
         self._terms = replace(terms_of_now(), number=NUMBER, writer=2 * NUMBER)
-        self._membership, _ = self._do(partial(ownership.join, number=NUMBER, name="ahead", delivers=True, lease=LEASE))
-        self._owned = self._do(partial(ownership.take_free, number=NUMBER, shards=range(SHARDS)))
+        self._membership, _ = self._do(
+            partial(ownership_tables.join, number=NUMBER, name="ahead", delivers=True, lease=LEASE)
+        )
+        self._owned = self._do(partial(ownership_tables.take_free, number=NUMBER, shards=range(SHARDS)))
         self._last = bytes(16)
         self._room = Room(is_measured=True)
         self._groups: list[list[Entry]] = []

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.cli.circuits import circuit_details, circuit_row, freeze_text, unfreeze_text
-from holdfast.cli.client import PAGE
+from holdfast.cli.control_client import PAGE
 from holdfast.cli.main import main
 from holdfast.cli.output import WIDTH
 from tests.cli.scripted import Document, Script, circuit, documents, problem

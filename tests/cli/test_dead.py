@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.client import PAGE
+from holdfast.cli.control_client import PAGE
 from holdfast.cli.dead import dead_row
 from holdfast.cli.main import main
 from tests.cli.conftest import EXECUTABLE

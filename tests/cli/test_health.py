@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.errors import CommandError
+from holdfast.cli.command_error import CommandError
 from holdfast.cli.health import check_health
 from holdfast.cli.main import main
 from tests.cli.conftest import Run

@@ -147,7 +147,7 @@ def test_version_and_health_import_next_to_nothing(words: list[str], allowed: se
         "holdfast.cli",
         "main",
         "commands",
-        "errors",
+        "command_error",
         "health",
         "arguments",
     }

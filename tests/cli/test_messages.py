@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli.client import PAGE
+from holdfast.cli.control_client import PAGE
 from holdfast.cli.main import main
 from holdfast.cli.messages import message_details, message_row, next_step, no_messages, retry_text
 from holdfast.cli.output import WIDTH

@@ -2,10 +2,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli.errors import clean
+from holdfast.cli.command_error import clean
 from holdfast.cli.output import (
     WIDTH,
-    Table,
+    TextTable,
     absolute,
     count,
     facts,
@@ -84,7 +84,9 @@ def test_terminal_codes_are_escaped() -> None:
 
 
 def test_table_aligns_columns_and_numbers_to_the_right() -> None:
-    lines = Table(("STATE", "COUNT", "HOST"), right=("COUNT",)).lines([("frozen", "7", "a:1"), ("x", "1,204", "b:2")])
+    lines = TextTable(("STATE", "COUNT", "HOST"), right=("COUNT",)).lines(
+        [("frozen", "7", "a:1"), ("x", "1,204", "b:2")]
+    )
     assert lines == [
         "STATE   COUNT  HOST",
         "frozen      7  a:1",
@@ -93,7 +95,7 @@ def test_table_aligns_columns_and_numbers_to_the_right() -> None:
 
 
 def test_table_in_pages_has_one_heading_and_columns_only_grow() -> None:
-    table = Table(("NAME", "HOST"))
+    table = TextTable(("NAME", "HOST"))
     assert table.lines([("long name", "a")]) == ["NAME       HOST", "long name  a"]
     assert table.lines([("b", "c")]) == ["b          c"]
     assert table.lines([]) == []
@@ -101,7 +103,7 @@ def test_table_in_pages_has_one_heading_and_columns_only_grow() -> None:
 
 def test_table_wraps_its_last_column_and_keeps_words_whole() -> None:
     address = "x" * 120
-    lines = Table(("#", "DETAIL")).lines([("1", "word " * 40), ("2", address)])
+    lines = TextTable(("#", "DETAIL")).lines([("1", "word " * 40), ("2", address)])
     assert lines[1] == "1  " + " ".join(["word"] * 19)
     assert lines[2] == "   " + " ".join(["word"] * 19)
     assert lines[-1] == f"2  {address}"
@@ -109,12 +111,12 @@ def test_table_wraps_its_last_column_and_keeps_words_whole() -> None:
 
 
 def test_table_colours_states_without_losing_alignment() -> None:
-    lines = Table(("STATE", "HOST"), colour=True).lines([("frozen", "frozen"), ("enabled", "b")])
+    lines = TextTable(("STATE", "HOST"), colour=True).lines([("frozen", "frozen"), ("enabled", "b")])
     assert lines == ["STATE    HOST", "\x1b[31mfrozen \x1b[0m  frozen", "\x1b[32menabled\x1b[0m  b"]
 
 
 def test_table_shows_codes_in_cells_as_text() -> None:
-    assert Table(("A", "B")).lines([("\x1b[2J", "\r")])[1] == r"\x1b[2J  \r"
+    assert TextTable(("A", "B")).lines([("\x1b[2J", "\r")])[1] == r"\x1b[2J  \r"
 
 
 def test_facts() -> None:

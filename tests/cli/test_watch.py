@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from holdfast.cli.client import PAGE
+from holdfast.cli.control_client import PAGE
 from holdfast.cli.main import main
 from holdfast.cli.output import fit_screen
 from tests.cli.scripted import Script, circuit, documents, problem, status

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import Address, Config, Route, Sign, build, default_store_path, load
+from holdfast.config import Address, Config, RouteSettings, SignSettings, build, default_store_path, load
 from holdfast.config.keys import ROUTE, SECTIONS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def test_every_section_has_a_row_for_each_of_its_fields() -> None:
     assert [field.name for field in dataclasses.fields(Config)] == [*SECTIONS, "routes"]
     for section in SECTIONS.values():
         assert [*section.keys] == [field.name for field in dataclasses.fields(section.make)]  # type: ignore[arg-type]
-    assert [*ROUTE] == [field.name for field in dataclasses.fields(Route)]
+    assert [*ROUTE] == [field.name for field in dataclasses.fields(RouteSettings)]
 
 
 def test_config_is_frozen() -> None:
@@ -127,10 +127,10 @@ def test_the_route_that_the_example_file_has_in_comments_is_valid_and_whole() ->
     route = text[text.index("# [routes.billing]") :].replace("# ", "", 1).replace("\n# ", "\n")
     mapping = tomllib.loads(route)
     assert build(mapping).routes == {
-        "billing": Route(
+        "billing": RouteSettings(
             "https://hooks.example.com/in",
             (("x-team", "billing"),),
-            Sign("standard-webhooks", Path("/run/secrets/billing"), None),
+            SignSettings("standard-webhooks", Path("/run/secrets/billing"), None),
             timeout=None,
             rate=0.0,
             client_cert_file=None,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Address, ConfigError, Sign, build
+from holdfast.config import Address, ConfigError, SignSettings, build
 from tests.config.config_builders import WITH_TOKEN, faults_of, make, nest, route
 
 
@@ -333,12 +333,12 @@ def test_credentials_in_a_proxy_url_are_refused_and_not_repeated() -> None:
 def test_a_signed_route() -> None:
     table = {"scheme": "standard-webhooks", "secret_file": "keys/billing"}
     signed = build(route(sign=table), cwd=Path("/etc/holdfast")).routes["b"].sign
-    assert signed == Sign("standard-webhooks", Path("/etc/holdfast/keys/billing"), None)
-    assert build(route(sign={"secret_env": "BILLING_SECRET"})).routes["b"].sign == Sign(
+    assert signed == SignSettings("standard-webhooks", Path("/etc/holdfast/keys/billing"), None)
+    assert build(route(sign={"secret_env": "BILLING_SECRET"})).routes["b"].sign == SignSettings(
         "standard-webhooks", None, "BILLING_SECRET"
     )
     environ = {"HOLDFAST_ROUTES__B__SIGN": '{ secret_env = "X" }', "HOLDFAST_ROUTES__B__URL": "https://a.example"}
-    assert build({}, environ=environ).routes["b"].sign == Sign("standard-webhooks", None, "X")
+    assert build({}, environ=environ).routes["b"].sign == SignSettings("standard-webhooks", None, "X")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 from holdfast.config import build
-from holdfast.core.circuit import Change, CircuitRules, CircuitState
+from holdfast.core.circuit import CircuitChange, CircuitRules, CircuitState
 from holdfast.core.lane import Host, Lane, position
 from holdfast.core.message import AttemptKind, DeadReason, Entry, Fault, MessageId, Place, Standing
 from holdfast.core.outcome import Outcome
@@ -128,7 +128,7 @@ class Dispatcher:
         self.changed(lane, lane.circuit.unfreeze(self.rules, self.now))
         self.look_after(lane)
 
-    def changed(self, lane: Lane, change: Change | None) -> None:
+    def changed(self, lane: Lane, change: CircuitChange | None) -> None:
         if change is None:
             return
         self.seen[change.event] += 1

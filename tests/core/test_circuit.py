@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.circuit import (
     TRANSITIONS,
-    Change,
     Circuit,
+    CircuitChange,
     CircuitRules,
     CircuitState,
     Event,
@@ -37,7 +37,7 @@ TEN = replace(OFF, disable_after=10)
 
 def fail(
     circuit: Circuit, rules: CircuitRules, now: int = NOW, times: int = 1, *, probe: bool = False
-) -> Change | None:
+) -> CircuitChange | None:
     change = None
     for _ in range(times):
         assert change is None, "changed before the last failure"
@@ -48,7 +48,7 @@ def fail(
 
 def succeed(
     circuit: Circuit, rules: CircuitRules, now: int = NOW, times: int = 1, *, probe: bool = False
-) -> Change | None:
+) -> CircuitChange | None:
     change = None
     for _ in range(times):
         assert change is None, "changed before the last success"
@@ -99,7 +99,7 @@ def test_100_attempts_all_failed_do_not_disable_and_101_do(rules):
     circuit = Circuit()
     assert fail(circuit, rules, times=100) is None
     assert circuit.state is ENABLED
-    assert fail(circuit, rules) == Change(ENABLED, DISABLED, Event.RATE_EXCEEDED, Reason.FAILURE_RATE, NOW)
+    assert fail(circuit, rules) == CircuitChange(ENABLED, DISABLED, Event.RATE_EXCEEDED, Reason.FAILURE_RATE, NOW)
     assert (circuit.state, circuit.reason, circuit.since) == (DISABLED, Reason.FAILURE_RATE, NOW)
 
 
@@ -141,7 +141,7 @@ def test_1999_consecutive_failures_do_not_disable_and_2000_do():
     assert fail(circuit, RUN, times=1_999) is None
     assert circuit.state is ENABLED
     change = fail(circuit, RUN)
-    assert change == Change(ENABLED, DISABLED, Event.RUN_OF_FAILURES, Reason.CONSECUTIVE_FAILURES, NOW)
+    assert change == CircuitChange(ENABLED, DISABLED, Event.RUN_OF_FAILURES, Reason.CONSECUTIVE_FAILURES, NOW)
 
 
 def test_a_run_of_failures_counts_however_slowly_they_come():
@@ -183,7 +183,7 @@ def test_over_2000_failures_freeze_only_with_the_last_success_over_72_h_ago(fail
     succeed(circuit, SILENCE, NOW)
     fail(circuit, SILENCE, NOW + MINUTE, failures - 1)
     change = fail(circuit, SILENCE, NOW + silence)
-    expected = Change(ENABLED, FROZEN, Event.SILENT_TOO_LONG, Reason.SILENCE, NOW + silence)
+    expected = CircuitChange(ENABLED, FROZEN, Event.SILENT_TOO_LONG, Reason.SILENCE, NOW + silence)
     assert change == (expected if freezes else None)
 
 
@@ -213,7 +213,7 @@ def test_49999_consecutive_failures_do_not_freeze_and_50000_freeze_at_once():
     succeed(circuit, LIMIT)
     assert fail(circuit, LIMIT, times=49_999) is None
     change = fail(circuit, LIMIT)
-    assert change == Change(ENABLED, FROZEN, Event.RUN_AT_LIMIT, Reason.CONSECUTIVE_LIMIT, NOW)
+    assert change == CircuitChange(ENABLED, FROZEN, Event.RUN_AT_LIMIT, Reason.CONSECUTIVE_LIMIT, NOW)
     assert circuit.next_probe_at is None
 
 
@@ -352,7 +352,7 @@ def test_only_a_probes_success_enables():
     assert succeed(circuit, TEN, NOW + MINUTE, times=50) is None
     assert circuit.state is DISABLED
     change = succeed(circuit, TEN, NOW + 10 * MINUTE, probe=True)
-    assert change == Change(DISABLED, ENABLED, Event.PROBE_SUCCEEDED, None, NOW + 10 * MINUTE)
+    assert change == CircuitChange(DISABLED, ENABLED, Event.PROBE_SUCCEEDED, None, NOW + 10 * MINUTE)
     assert (circuit.reason, circuit.next_probe_at, circuit.enabled_at) == (None, None, NOW + 10 * MINUTE)
 
 
@@ -499,7 +499,7 @@ def test_unfreezing_resets_the_counters_and_the_72_h_count_from_it():
     thawed = NOW + 100 * HOUR
     assert fail(circuit, SILENCE, thawed).after is FROZEN
     change = circuit.unfreeze(SILENCE, thawed)
-    assert change == Change(FROZEN, ENABLED, Event.OPERATOR_UNFREEZES, None, thawed)
+    assert change == CircuitChange(FROZEN, ENABLED, Event.OPERATOR_UNFREEZES, None, thawed)
     assert (circuit.state, circuit.reason, circuit.enabled_at) == (ENABLED, None, thawed)
     assert (circuit.consecutive_failures, circuit.window.attempts, circuit.window.failures) == (0, 0, 0)
     assert fail(circuit, SILENCE, thawed, 2_001) is None
@@ -510,7 +510,7 @@ def test_unfreezing_resets_the_counters_and_the_72_h_count_from_it():
 def test_an_operator_freezes_whatever_the_counters_say_and_also_a_host_not_yet_seen():
     circuit = Circuit()
     change = circuit.freeze(RULES, NOW)
-    assert change == Change(ENABLED, FROZEN, Event.OPERATOR_FREEZES, Reason.OPERATOR, NOW)
+    assert change == CircuitChange(ENABLED, FROZEN, Event.OPERATOR_FREEZES, Reason.OPERATOR, NOW)
     assert (circuit.state, circuit.reason, circuit.since, circuit.next_probe_at) == (
         FROZEN,
         Reason.OPERATOR,
@@ -588,7 +588,7 @@ TABLE = {
 """SPEC 1.3 and section 4 as pairs. Other pairs are absent on purpose: a disabled circuit is not disabled again, only an
 operator changes a frozen one, and an enabled one is not enabled."""
 
-PROVOKE: dict[Event, Callable[[Circuit], Change | None]] = {
+PROVOKE: dict[Event, Callable[[Circuit], CircuitChange | None]] = {
     Event.RATE_EXCEEDED: lambda it: fail(it, replace(OFF, min_attempts=3, failure_rate=0.5), times=4),
     Event.RUN_OF_FAILURES: lambda it: fail(it, replace(OFF, disable_after=4), times=4),
     Event.SILENT_TOO_LONG: lambda it: (

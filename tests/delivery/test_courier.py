@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from holdfast.config import Sign
+from holdfast.config import SignSettings
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import ErrorKind, Fault, Message
 from holdfast.core.outcome import Outcome
@@ -16,7 +16,7 @@ from holdfast.delivery.courier import Courier, RouteTerms
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.delivery.signing import Signer
 from holdfast.http.dial import Origin
-from holdfast.http.errors import (
+from holdfast.http.exceptions import (
     BadAnswer,
     ConnectError,
     ConnectionReset,
@@ -282,6 +282,6 @@ async def test_retry_after_as_a_date_is_read_by_the_wall_clock_of_the_answer(aut
 
 
 async def test_a_signature_has_the_time_of_the_wall_clock() -> None:
-    signer = Signer(Sign("standard-webhooks", None, "KEY"), {"KEY": "whsec_" + "c2VjcmV0" * 4})
+    signer = Signer(SignSettings("standard-webhooks", None, "KEY"), {"KEY": "whsec_" + "c2VjcmV0" * 4})
     head = await head_of(routes={"billing": RouteTerms("api.example.com:443", signer=signer)}, route="billing")
     assert b"\r\nwebhook-timestamp: %d\r\n" % (WALL // 1000) in head

@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.dialer import Dialer, ProxySettings
 from holdfast.http.dial import Address, Origin
-from holdfast.http.errors import ConnectError, ExchangeTimeout, ProxyError
+from holdfast.http.exceptions import ConnectError, ExchangeTimeout, ProxyError
 from holdfast.http.transport import Answer, Transport
 from tests.support import connect_proxy
 from tests.support.connect_proxy import ConnectProxy, answering, hanging, tunnel

@@ -18,7 +18,7 @@ from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.delivery.egress import ROUTE_ZONE, Guard
 from holdfast.delivery.resolver import FAILURE_KEPT_FOR, SHARE, THREADS, TIMEOUT
 from holdfast.http.dial import Address, Origin
-from holdfast.http.errors import ConnectError
+from holdfast.http.exceptions import ConnectError
 from holdfast.http.transport import Transport
 from tests.delivery.fake_resolver import PUBLIC, FakeResolver
 from tests.support.address_spellings import numeric, samples

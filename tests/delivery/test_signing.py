@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from holdfast.config import Sign
-from holdfast.config.files import MOST
+from holdfast.config import SignSettings
+from holdfast.config.config_files import MOST
 from holdfast.core.errors import SecretMissing
 from holdfast.delivery.signing import UNCHANGED_FOR, Signer
 
@@ -35,11 +35,11 @@ def later() -> int:
 
 
 def of_file(path: Path) -> Signer:
-    return Signer(Sign("standard-webhooks", path, None), {})
+    return Signer(SignSettings("standard-webhooks", path, None), {})
 
 
 def of_environment(value: str) -> Signer:
-    return Signer(Sign("standard-webhooks", None, "BILLING"), {"BILLING": value})
+    return Signer(SignSettings("standard-webhooks", None, "BILLING"), {"BILLING": value})
 
 
 def signed(signer: Signer, body: bytes = BODY, at: int | None = None) -> dict[str, str]:
@@ -259,7 +259,7 @@ def test_an_error_about_a_secret_does_not_repeat_it(text: str, problem: str) -> 
 
 def test_missing_sources_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SecretMissing, match="that secret_env names is not set"):
-        Signer(Sign("standard-webhooks", None, "BILLING"), {})
+        Signer(SignSettings("standard-webhooks", None, "BILLING"), {})
     with pytest.raises(SecretMissing, match="can't be read: No such file"):
         of_file(tmp_path / "nothing")
     with pytest.raises(SecretMissing, match="can't be read: it is not a regular file"):

@@ -16,7 +16,7 @@ import trio
 from holdfast.config import Config, build
 from holdfast.core.ownership import SHARDS, shard_of
 from holdfast.http.dial import Origin
-from holdfast.store.postgres import ownership
+from holdfast.store.postgres import ownership_tables
 from holdfast.store.postgres.store import PostgresStore
 from tests.sim.world import HOST, START, Request, World, settle
 from tests.support.answers import GivenAnswer
@@ -115,7 +115,7 @@ class Fleet:
         """Declare it dead, as another one does after its lease."""
         with psycopg.connect(self.url, options="-c search_path=holdfast") as connection:
             renewals = connection.execute("SELECT number, renewals FROM members WHERE number = %s", (replica.member,))
-            ownership.bury(connection, dict(renewals.fetchall()))
+            ownership_tables.bury(connection, dict(renewals.fetchall()))
 
     def owners(self, host: str = HOST) -> list[Replica]:
         """Those that take themselves for the owner: one that was cut off does so until it hears of it."""

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from holdfast.cli.health import health
-from holdfast.http.errors import problem_for_status
+from holdfast.http.exceptions import problem_for_status
 from holdfast.http.server import LOCAL_LIMITS
 from holdfast.process.descriptors import OPERATORS, OWN
 from tests.gateway.hostile import Memory, accepted, anonymous, raw_client, refusals, rest, say, statuses

@@ -13,7 +13,7 @@ import trio
 import trustme
 from trio.testing import wait_all_tasks_blocked
 
-from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
+from holdfast.http.codec import ENGINES, HeadEngine, RequestParser, ResponseParser, engine
 from holdfast.http.dial import Origin
 from holdfast.http.server import Limits, Server
 from holdfast.http.sockets import open_tcp_listeners
@@ -39,7 +39,7 @@ def limits() -> Limits:
 
 
 @pytest.fixture(params=ENGINES)
-def each_engine(request: pytest.FixtureRequest) -> Engine:
+def each_engine(request: pytest.FixtureRequest) -> HeadEngine:
     return engine(request.param)
 
 
@@ -213,7 +213,7 @@ def client_context(authority: trustme.CA) -> ssl.SSLContext:
 
 
 @pytest.fixture
-async def transport_to(each_engine: Engine) -> AsyncIterator[Callable[..., Transport]]:
+async def transport_to(each_engine: HeadEngine) -> AsyncIterator[Callable[..., Transport]]:
     """A transport whose resolver returns these ports of loopback for every name."""
     made: list[Transport] = []
 

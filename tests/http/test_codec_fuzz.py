@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import SystemRandom
 
 from holdfast.http.codec import engine
-from holdfast.http.message import Headers
+from holdfast.http.request_response import Headers
 from tests.support.http_fuzz import ROUND, SEEDS, run_round
 
 

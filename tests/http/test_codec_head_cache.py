@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.http.codec import MAX_CACHED_HEAD_SIZE, MAX_CACHED_HEADS, HeadCache, RequestParser, ResponseParser
-from holdfast.http.errors import ProtocolError
+from holdfast.http.exceptions import ProtocolError
 
 
 def request(parser: RequestParser, raw: bytes) -> object:

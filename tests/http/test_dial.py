@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from holdfast.http.dial import Origin, connect, format_address, open_tunnel
-from holdfast.http.errors import ConnectionReset, ExchangeTimeout, ProxyError, TlsError
+from holdfast.http.exceptions import ConnectionReset, ExchangeTimeout, ProxyError, TlsError
 from holdfast.http.transport import Transport
 from tests.support import connect_proxy
 from tests.support.connect_proxy import ESTABLISHED, ConnectProxy, answering, dripping, hanging, resetting, saying

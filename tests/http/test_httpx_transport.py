@@ -7,7 +7,7 @@ import httpx
 import pytest
 import trio
 
-from holdfast.http.errors import ProxyError
+from holdfast.http.exceptions import ProxyError
 from holdfast.http.httpx_transport import HttpxTransport
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from holdfast.http.dial import Origin
-from holdfast.http.errors import AddressBusy, ConnectError, ExchangeTimeout
+from holdfast.http.exceptions import AddressBusy, ConnectError, ExchangeTimeout
 from holdfast.http.transport import Transport
 from tests.support.ports import refusing_port
 

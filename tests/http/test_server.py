@@ -7,8 +7,8 @@ import socket
 import pytest
 import trio
 
-from holdfast.http.errors import Problem
-from holdfast.http.message import Request, Response, StreamingResponse
+from holdfast.http.exceptions import Problem
+from holdfast.http.request_response import Request, Response, StreamingResponse
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from holdfast.http.errors import problem_for_status
-from holdfast.http.message import PendingResponse, Request, Response
+from holdfast.http.exceptions import problem_for_status
+from holdfast.http.request_response import PendingResponse, Request, Response
 from holdfast.http.server import BodyBudget
 
 LARGE = 100_000

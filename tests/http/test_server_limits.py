@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from holdfast.http.message import PendingResponse, Request, Response, StreamingResponse
+from holdfast.http.request_response import PendingResponse, Request, Response, StreamingResponse
 from holdfast.http.server import LOG_INTERVAL, ROOM_SECONDS
 from holdfast.http.server_connection import MAX_UNSENT, STREAM_PATIENCE
 

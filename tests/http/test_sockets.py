@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from holdfast.http.message import Request, Response
+from holdfast.http.request_response import Request, Response
 from holdfast.http.server import Server
 from holdfast.http.sockets import open_unix_listener
 

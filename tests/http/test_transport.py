@@ -13,7 +13,7 @@ from holdfast.http.codec import ResponseParser
 from holdfast.http.connection import Connection
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.dial import Origin, connect
-from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset, ExchangeError, ExchangeTimeout
+from holdfast.http.exceptions import BadAnswer, ConnectError, ConnectionReset, ExchangeError, ExchangeTimeout
 from holdfast.http.pool import AddressLimit
 from holdfast.http.transport import Transport, _Exchange, _talk
 from tests.support.ports import dead_port, refusing_port

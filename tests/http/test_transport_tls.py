@@ -13,7 +13,7 @@ import trio
 from holdfast.http.connection import DATALESS_RECORDS, TlsConnection
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.dial import Origin, connect
-from holdfast.http.errors import ExchangeError, ExchangeTimeout, TlsError
+from holdfast.http.exceptions import ExchangeError, ExchangeTimeout, TlsError
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 A, B = Origin("https", "a.example", 443), Origin("https", "b.example", 443)

@@ -6,7 +6,7 @@ import trio
 
 from holdfast.core.errors import CommitFailed, StoreFull
 from holdfast.core.message import id_text
-from holdfast.http.message import Request
+from holdfast.http.request_response import Request
 from holdfast.ingest import handler
 from tests.ingest.gateway import NOW, gateway
 from tests.support.harness import PLAIN

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import Address, build
-from holdfast.ingest.admission import OwnAddress
+from holdfast.ingest.access import OwnAddress
 from holdfast.ingest.refusals import (
     BAD_TARGET,
     DOT_SEGMENTS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.operate.status import PAGE
+from holdfast.operate.status_listener import PAGE
 from tests.support.harness import running
 
 TEXT = PAGE.body.decode()

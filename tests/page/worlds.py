@@ -4,7 +4,7 @@ import json
 import math
 from datetime import UTC, datetime, timedelta
 
-from holdfast.operate.status import PAGE
+from holdfast.operate.status_listener import PAGE
 from tests.cli.scripted import Answer, Document, Script, attempt, circuit, documents, message, problem, status
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import ConfigError, build
-from holdfast.config.files import MOST
+from holdfast.config.config_files import MOST
 from holdfast.process.credentials import read_credentials
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -13,8 +13,8 @@ import trio
 
 from holdfast.config import build
 from holdfast.core.errors import StoreError
-from holdfast.http.errors import Problem
-from holdfast.http.message import Request as HttpRequest
+from holdfast.http.exceptions import Problem
+from holdfast.http.request_response import Request as HttpRequest
 from tests.sim.faults import Blow, StepCounter
 from tests.sim.overdue import overdue
 from tests.sim.process import WatchedWorld

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from holdfast.core.errors import EgressDenied, NameNotResolved
-from holdfast.http.errors import BadAnswer, ConnectError, ConnectionReset
+from holdfast.http.exceptions import BadAnswer, ConnectError, ConnectionReset
 from tests.sim.world import Request, asks_for, date_at, hang, slow
 
 FAILING = (500, 404, 301, ConnectionReset("closed"), BadAnswer("no HTTP"), ConnectError("refused", None, 111))

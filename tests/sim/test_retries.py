@@ -8,7 +8,7 @@ import trio
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import AttemptKind, DeadReason, Fault, MessageState
-from holdfast.http.errors import ConnectError
+from holdfast.http.exceptions import ConnectError
 from tests.sim.stores import long_on_each_store
 from tests.sim.world import DAY, HOST, NO_TRIPS, asks_for, date_at, hang, slow, until, world
 

@@ -15,7 +15,7 @@ from holdfast.config import Config
 from holdfast.core.errors import EgressDenied, NameNotResolved
 from holdfast.core.message import MessageId, id_text
 from holdfast.core.start_order import Start
-from holdfast.http.errors import ConnectError
+from holdfast.http.exceptions import ConnectError
 from tests.sim.model import DELIVERED, DISABLED, DROPPED, ENABLED, FROZEN, MOMENT, CircuitModel, HostModel, MessageModel
 from tests.sim.receivers import HERE_ERRNO
 from tests.support.answers import GivenAnswer

@@ -17,9 +17,9 @@ from holdfast.core.errors import CommitFailed
 from holdfast.core.message import Message, MessageId, MessageState, id_text, parse_id
 from holdfast.core.start_order import attempts_per_address
 from holdfast.core.store_rules import StoreRules
-from holdfast.delivery.lanes import LaneCache
+from holdfast.delivery.lane_cache import LaneCache
 from holdfast.http.dial import Origin
-from holdfast.http.errors import ExchangeTimeout
+from holdfast.http.exceptions import ExchangeTimeout
 from holdfast.http.pool import AddressLimit
 from holdfast.process.gateway import Gateway
 from holdfast.store.embedded.ledger import Ledger

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import Address, build
 from holdfast.core.message import parse_id
-from holdfast.split.channel import Frame, Kind, Settings, Start, decode_accept, encode_frame, take_frames
+from holdfast.split.channel import Frame, IngestStart, Kind, Settings, decode_accept, encode_frame, take_frames
 from holdfast.split.parent import start_ingest
 from holdfast.store.port import Accept
 from tests.gateway.hostile import raw_client, rest, statuses
@@ -33,7 +33,7 @@ class Owner:
     def start(self) -> None:
         config = build({"egress": {"allow_loopback": True, "allow_ports": ["*"]}, "store": {"path": "/nowhere"}})
         own = frozenset({(self.address.host, self.address.port)})
-        self.send(encode_frame(Kind.START, Start(Settings(config, None), self.address, own, 0, LAST_ID)))
+        self.send(encode_frame(Kind.START, IngestStart(Settings(config, None), self.address, own, 0, LAST_ID)))
         assert self.receive() == [(Kind.APPLIED, None)]
 
     def send(self, data: bytes) -> None:

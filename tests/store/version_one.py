@@ -12,9 +12,9 @@ from holdfast.store import records
 from holdfast.store.embedded.shares import MESSAGE_COST
 from holdfast.store.port import LaneRecord
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connection import connect
 from holdfast.store.postgres.migration import bring_up_to_date
 from holdfast.store.postgres.schema import STEPS
+from holdfast.store.postgres.transactions import connect
 from tests.contract.builders import EXPIRE_AFTER, HOUR, MINUTE, attempt, idempotency, success
 
 OLD, DEAD_OLD = 7, 5

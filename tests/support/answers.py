@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from holdfast.http.message import Headers
+from holdfast.http.request_response import Headers
 
 
 class GivenAnswer(NamedTuple):

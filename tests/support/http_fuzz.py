@@ -12,9 +12,9 @@ from itertools import count
 from random import Random, SystemRandom
 from typing import NamedTuple
 
-from holdfast.http.codec import ENGINES, Engine, RequestParser, ResponseParser, engine
-from holdfast.http.errors import BadAnswer, ProtocolError
-from holdfast.http.message import Headers
+from holdfast.http.codec import ENGINES, HeadEngine, RequestParser, ResponseParser, engine
+from holdfast.http.exceptions import BadAnswer, ProtocolError
+from holdfast.http.request_response import Headers
 from tests.support.http_fuzz_inputs import Input, draw
 
 ROUND = 20_000
@@ -39,7 +39,9 @@ def head_of(parser: ResponseParser) -> Head | None:
     return Head(*parser.head[:5], parser.headers) if parser.head is not None else None
 
 
-def read_requests(engine: Engine, pieces: Iterable[bytes], max_head: int = 4096, max_body: int = 4096) -> list[object]:
+def read_requests(
+    engine: HeadEngine, pieces: Iterable[bytes], max_head: int = 4096, max_body: int = 4096
+) -> list[object]:
     """Everything that one connection's bytes mean: requests in order, and a refusal or what is missing at the end."""
     parser = RequestParser(engine, max_head=max_head, max_headers=20, max_body=max_body)
     outcome: list[object] = []
@@ -57,7 +59,7 @@ def read_requests(engine: Engine, pieces: Iterable[bytes], max_head: int = 4096,
 
 
 def read_response(
-    engine: Engine, pieces: Iterable[bytes], end: bool = False, to_head_request: bool = False
+    engine: HeadEngine, pieces: Iterable[bytes], end: bool = False, to_head_request: bool = False
 ) -> tuple[object, ...]:
     """What one answer's bytes mean, with or without the end of the connection after them."""
     parser = ResponseParser(engine, max_body=4096, to_head_request=to_head_request)
@@ -75,7 +77,7 @@ def read_response(
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
-def readings(given: Input, engines: Sequence[Engine]) -> dict[str, object]:
+def readings(given: Input, engines: Sequence[HeadEngine]) -> dict[str, object]:
     """By engine, and by how the bytes were fed to it."""
     read: Callable[..., object] = read_response if given.is_answer else read_requests
     found: dict[str, object] = {}
@@ -88,7 +90,7 @@ def readings(given: Input, engines: Sequence[Engine]) -> dict[str, object]:
     return found
 
 
-def fault(given: Input, engines: Sequence[Engine]) -> str | None:
+def fault(given: Input, engines: Sequence[HeadEngine]) -> str | None:
     """What is wrong with the readings of an input; None: they are all the same."""
     found = readings(given, engines)
     first, *others = found.values()
@@ -115,7 +117,7 @@ def ends_where_it_says(raw: bytes, requests: list[object]) -> bool:
     return True
 
 
-def smallest(given: Input, engines: Sequence[Engine]) -> Input:
+def smallest(given: Input, engines: Sequence[HeadEngine]) -> Input:
     """With as much left out as can be while something is wrong with it."""
     size = len(given.raw) // 2
     while size:
@@ -130,7 +132,7 @@ def smallest(given: Input, engines: Sequence[Engine]) -> Input:
     return given
 
 
-def run_round(seed: int, engines: Sequence[Engine] = BOTH) -> str | None:
+def run_round(seed: int, engines: Sequence[HeadEngine] = BOTH) -> str | None:
     """A report of the first difference of this seed; None: there is none."""
     dice = Random(seed)
     for number in range(ROUND):

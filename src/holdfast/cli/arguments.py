@@ -7,8 +7,8 @@ import argparse
 import os
 from collections.abc import Mapping
 
+from holdfast.cli.command_error import MISUSED, CommandError
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.errors import MISUSED, CommandError
 
 TYPE_CHECKING = False  # typing's own would import typing
 if TYPE_CHECKING:

@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from holdfast.cli.arguments import add_control, add_watch, command_parser, non_empty
-from holdfast.cli.client import BULK_TIMEOUT, PAGE, ControlClient, Document, segment
-from holdfast.cli.errors import clean
-from holdfast.cli.output import Table, absolute, colour_wanted, count, facts, list_lines, painted, relative, show_view
+from holdfast.cli.command_error import clean
+from holdfast.cli.control_client import BULK_TIMEOUT, PAGE, ControlClient, Document, segment
+from holdfast.cli.output import (
+    TextTable,
+    absolute,
+    colour_wanted,
+    count,
+    facts,
+    list_lines,
+    painted,
+    relative,
+    show_view,
+)
 
 STATES = ("enabled", "disabled", "frozen")
 
@@ -61,7 +71,7 @@ def _whole_list(client: ControlClient, options: argparse.Namespace) -> list[str]
 def _list(client: ControlClient, options: argparse.Namespace, limit: int | None = None) -> Iterator[list[str]]:
     return list_lines(
         client.pages("circuits", {"state": options.state}, limit),
-        Table(_HEADINGS, right=("WAITING", "DEAD", "FAILED"), colour=colour_wanted()),
+        TextTable(_HEADINGS, right=("WAITING", "DEAD", "FAILED"), colour=colour_wanted()),
         circuit_row,
         client.now,
         as_json=options.json,

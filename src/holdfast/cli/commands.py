@@ -74,28 +74,33 @@ COMMANDS = {
         "health:health", "exit with 0 if the gateway is healthy, else with 1", "holdfast health --status 127.0.0.1:8801"
     ),
     "fsck": Command(
-        "offline:fsck", "check a stopped store or a database, and repair it", "holdfast fsck", "holdfast fsck --repair"
+        "store_commands:fsck",
+        "check a stopped store or a database, and repair it",
+        "holdfast fsck",
+        "holdfast fsck --repair",
     ),
     "export": Command(
-        "offline:export",
+        "store_commands:export",
         "write a stopped store or a database as JSON lines, unredacted",
         "holdfast export backup.jsonl",
         "holdfast export - | gzip > backup.jsonl.gz",
     ),
     "import": Command(
-        "offline:import_",
+        "store_commands:import_",
         "read an export into a stopped or new store, or a database",
         "holdfast import backup.jsonl",
         "gunzip < backup.jsonl.gz | holdfast import -",
     ),
-    "compact": Command("offline:compact", "rewrite a stopped store's file without free pages", "holdfast compact"),
+    "compact": Command(
+        "store_commands:compact", "rewrite a stopped store's file without free pages", "holdfast compact"
+    ),
     "handoff": Command(
-        "offline:handoff",
+        "store_commands:handoff",
         "move waiting and dead messages of a stopped store to a database",
         "holdfast handoff --to postgresql://holdfast@db.example.com/holdfast",
     ),
     "migrate": Command(
-        "offline:migrate",
+        "store_commands:migrate",
         "update the tables of a shared database to this version",
         "holdfast migrate --config /etc/holdfast.toml",
     ),

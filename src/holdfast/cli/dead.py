@@ -8,12 +8,22 @@ from datetime import datetime
 from urllib.parse import urlencode
 
 from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, non_empty
-from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, confirm, known_total, no_later, run_bulk, when
-from holdfast.cli.client import ControlClient, Document
-from holdfast.cli.errors import CommandError, clean
+from holdfast.cli.bulk_actions import (
+    Bulk,
+    add_limit,
+    add_yes,
+    any_given,
+    confirm,
+    known_total,
+    no_later,
+    run_bulk,
+    when,
+)
+from holdfast.cli.command_error import CommandError, clean
+from holdfast.cli.control_client import ControlClient, Document
 from holdfast.cli.output import (
     ProgressBar,
-    Table,
+    TextTable,
     count,
     human_size,
     list_lines,
@@ -22,7 +32,7 @@ from holdfast.cli.output import (
     timestamp,
 )
 from holdfast.core.message import DeadReason
-from holdfast.store.files import CannotWrite, written_beside
+from holdfast.store.private_files import CannotWrite, written_beside
 
 _HEADINGS = ("ID", "DIED", "REASON", "RETRIES", "LAST", "HOST")
 _FILTERS = ("host", "since", "until", "reason")
@@ -140,7 +150,7 @@ def _export(client: ControlClient, options: argparse.Namespace) -> None:
 def _list(client: ControlClient, options: argparse.Namespace) -> None:
     # By pages of the message list: the stream of the export is cut off if its reader pauses.
     none_found = "no such dead messages" if any_given(options, _FILTERS) else "no dead messages"
-    table = Table(_HEADINGS, right=("RETRIES",))
+    table = TextTable(_HEADINGS, right=("RETRIES",))
     pages = _matching_pages(client, options)
     for lines in list_lines(pages, table, dead_row, client.now, as_json=options.json, none_found=none_found):
         print("\n".join(lines), flush=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.cli.arguments import add_json, command_parser
-from holdfast.cli.errors import CommandError, clean
+from holdfast.cli.command_error import CommandError, clean
 from holdfast.cli.output import WIDTH, colour_wanted, count, painted, wrapped
 
 SIGNALLED = 128

@@ -8,7 +8,7 @@ import socket
 from time import monotonic  # noqa: TID251  one deadline for all reads; the gateway's clock needs trio
 
 from holdfast.cli.arguments import add_config, command_parser, format_address, parse_address
-from holdfast.cli.errors import CommandError
+from holdfast.cli.command_error import CommandError
 
 TIMEOUT = 3.0
 

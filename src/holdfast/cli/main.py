@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from holdfast.cli.command_error import MISUSED, CommandError, warn
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.errors import MISUSED, CommandError, warn
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141

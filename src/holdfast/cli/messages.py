@@ -7,11 +7,21 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.cli.arguments import Parser, add_action, add_control, command_parser, non_empty
-from holdfast.cli.bulk import Bulk, add_limit, add_yes, any_given, confirm, known_total, no_later, run_bulk, when
-from holdfast.cli.client import ControlClient, Document, segment
-from holdfast.cli.errors import MISUSED, CommandError, clean
+from holdfast.cli.bulk_actions import (
+    Bulk,
+    add_limit,
+    add_yes,
+    any_given,
+    confirm,
+    known_total,
+    no_later,
+    run_bulk,
+    when,
+)
+from holdfast.cli.command_error import MISUSED, CommandError, clean
+from holdfast.cli.control_client import ControlClient, Document, segment
 from holdfast.cli.output import (
-    Table,
+    TextTable,
     absolute,
     colour_wanted,
     facts,
@@ -98,7 +108,7 @@ def why(arguments: list[str]) -> int:
 
 def _list(client: ControlClient, options: argparse.Namespace) -> None:
     pages = client.pages("messages", {"state": options.state, "host": options.host}, options.limit)
-    table = Table(_HEADINGS, right=("RETRIES",), colour=colour_wanted())
+    table = TextTable(_HEADINGS, right=("RETRIES",), colour=colour_wanted())
     none_found = no_messages(options.state, options.host)
     for lines in list_lines(pages, table, message_row, client.now, as_json=options.json, none_found=none_found):
         print("\n".join(lines), flush=True)
@@ -161,7 +171,7 @@ def message_details(message: Document, now: datetime, colour: bool = False) -> l
 def _attempts(attempts: list[Document], now: datetime) -> list[str]:
     if not attempts:
         return ["no failed attempts"]
-    table = Table(_ATTEMPT_HEADINGS, right=("#", "TOOK"))
+    table = TextTable(_ATTEMPT_HEADINGS, right=("#", "TOOK"))
     return table.lines(_attempt_row(each, now) for each in attempts)
 
 

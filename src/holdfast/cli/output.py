@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.cli.errors import clean
+from holdfast.cli.command_error import clean
 from holdfast.core.message import rfc3339
 
 WIDTH = 100
@@ -93,7 +93,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-class Table:
+class TextTable:
     """Rows in aligned columns. Rows may come in pages: columns only grow, and the heading is printed once."""
 
     def __init__(self, headings: Sequence[str], *, right: Collection[str] = (), colour: bool = False) -> None:
@@ -124,7 +124,7 @@ class Table:
 
 def list_lines(
     pages: Iterable[list[Any]],
-    table: Table,
+    table: TextTable,
     row: Callable[[Any, datetime], list[str]],
     clock: Callable[[], datetime],
     *,

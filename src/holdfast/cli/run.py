@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.cli.arguments import add_config, add_json, command_parser, load_config
-from holdfast.cli.errors import MISUSED, CommandError, clean, warn
+from holdfast.cli.command_error import MISUSED, CommandError, clean, warn
 from holdfast.config import Config, ConfigError, config_file, load
 from holdfast.core.ownership import Role
 

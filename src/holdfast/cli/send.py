@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from holdfast.cli.arguments import add_config, add_json, command_parser, format_address, load_config, parse_address
-from holdfast.cli.client import HttpClient
-from holdfast.cli.errors import MISUSED, CommandError, warn
+from holdfast.cli.command_error import MISUSED, CommandError, warn
+from holdfast.cli.control_client import HttpClient
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 

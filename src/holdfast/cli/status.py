@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.cli.arguments import add_control, add_watch, command_parser
-from holdfast.cli.client import ControlClient, Document
-from holdfast.cli.errors import CommandError
+from holdfast.cli.command_error import CommandError
+from holdfast.cli.control_client import ControlClient, Document
 from holdfast.cli.output import colour_wanted, count, facts, gateway_time, human_size, painted, relative, show_view
 
 _DEGRADED = {

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.arguments import add_control, command_parser
-from holdfast.cli.client import ControlClient, Document
-from holdfast.cli.errors import clean
+from holdfast.cli.command_error import clean
+from holdfast.cli.control_client import ControlClient, Document
 from holdfast.cli.output import colour_wanted, count, format_duration, painted
 
 _NAME_WIDTH = len("messages_expired")

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.config_files import read_config
 from holdfast.config.faults import BadValue, ConfigError, ConfigFault, show
-from holdfast.config.files import read_config
 from holdfast.config.keys import REQUIRED, ROUTE, SECTIONS, Key
 from holdfast.config.rules import ROUTE_RULES, RULES
-from holdfast.config.tree import Config, Route, Sign
+from holdfast.config.tree import Config, RouteSettings, SignSettings
 from holdfast.core.schedule import schedule_span
 
 PREFIX = "HOLDFAST_"
@@ -242,11 +242,11 @@ def _resolve(sections: dict[str, dict[str, Any]], environ: Mapping[str, str], ui
     return faults
 
 
-def _route(values: dict[str, Any], cwd: Path) -> Route:
-    sign: Sign | None = values["sign"]
+def _route(values: dict[str, Any], cwd: Path) -> RouteSettings:
+    sign: SignSettings | None = values["sign"]
     if sign is not None and sign.secret_file is not None:
         sign = replace(sign, secret_file=_absolute(cwd, sign.secret_file))
-    return Route(**values | _absolute_paths(values, cwd) | {"sign": sign})
+    return RouteSettings(**values | _absolute_paths(values, cwd) | {"sign": sign})
 
 
 def _absolute_paths(values: dict[str, Any], cwd: Path) -> dict[str, Path]:

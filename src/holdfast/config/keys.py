@@ -237,17 +237,17 @@ ROUTE = {
 }
 
 SECTIONS = {
-    "listen": Section(tree.Listen, LISTEN),
-    "store": Section(tree.Store, STORE),
-    "ingest": Section(tree.Ingest, INGEST),
+    "listen": Section(tree.ListenSettings, LISTEN),
+    "store": Section(tree.StoreSettings, STORE),
+    "ingest": Section(tree.IngestSettings, INGEST),
     "retry": Section(RetryRules, RETRY),
     "circuit": Section(CircuitRules, CIRCUIT),
-    "delivery": Section(tree.Delivery, DELIVERY),
-    "egress": Section(tree.Egress, EGRESS),
-    "retention": Section(tree.Retention, RETENTION),
-    "drain": Section(tree.Drain, DRAIN),
-    "process": Section(tree.Process, PROCESS),
-    "log": Section(tree.Log, LOG),
+    "delivery": Section(tree.DeliverySettings, DELIVERY),
+    "egress": Section(tree.EgressSettings, EGRESS),
+    "retention": Section(tree.RetentionSettings, RETENTION),
+    "drain": Section(tree.DrainSettings, DRAIN),
+    "process": Section(tree.ProcessSettings, PROCESS),
+    "log": Section(tree.LogSettings, LOG),
 }
 
 NEEDS_RESTART = tuple(

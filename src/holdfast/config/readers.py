@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.config import hosts
 from holdfast.config.faults import BadValue, quoted, show
-from holdfast.config.tree import Sign
+from holdfast.config.tree import SignSettings
 
 GROUP_ALLOWED = 'a group\'s name or number, such as "ops"'
 USER_AGENT_ALLOWED = 'visible ASCII, such as "shop-webhooks/2.1"'
@@ -207,7 +207,7 @@ def _read_headers(value: object) -> tuple[tuple[str, str], ...]:
     return hosts.route_headers(value)
 
 
-def _read_sign(value: object) -> Sign | None:
+def _read_sign(value: object) -> SignSettings | None:
     allowed = '{ scheme = "standard-webhooks", secret_file = "/run/secrets/billing" }, or secret_env with a name'
     if value is None:
         return None
@@ -225,7 +225,7 @@ def _read_sign(value: object) -> Sign | None:
         raise BadValue((problem, "one of the two"))
     if secret_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", secret_env):
         raise BadValue(("secret_env is not the name of an environment variable", allowed))
-    return Sign("standard-webhooks", secret_file, secret_env or None)
+    return SignSettings("standard-webhooks", secret_file, secret_env or None)
 
 
 BOOLEAN = Reader(_read_boolean, toml_value)

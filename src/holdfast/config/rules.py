@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from holdfast.config.faults import ConfigFault
 from holdfast.config.hosts import is_loopback
 from holdfast.config.readers import DURATIONS, LONGEST_DURATION, format_duration
-from holdfast.config.tree import Address, Config, Route
+from holdfast.config.tree import Address, Config, RouteSettings
 from holdfast.core.schedule import schedule_span
 
 # The size of the path in sockaddr_un, without the closing NUL.
@@ -28,7 +28,7 @@ class RouteRule:
     """A rule between the keys of one route. `check` gets the dotted name of the route."""
 
     keys: tuple[str, ...]
-    check: Callable[[str, Route], ConfigFault | None]
+    check: Callable[[str, RouteSettings], ConfigFault | None]
 
 
 RULES: list[Rule] = []
@@ -39,7 +39,7 @@ def _rule(*keys: str) -> Callable[[Callable[[Config], ConfigFault | None]], None
     return lambda check: RULES.append(Rule(keys, check))
 
 
-def _route_rule(*keys: str) -> Callable[[Callable[[str, Route], ConfigFault | None]], None]:
+def _route_rule(*keys: str) -> Callable[[Callable[[str, RouteSettings], ConfigFault | None]], None]:
     return lambda check: ROUTE_RULES.append(RouteRule(keys, check))
 
 
@@ -186,14 +186,14 @@ def _proxy_is_another(config: Config) -> ConfigFault | None:
 
 
 @_route_rule("client_cert_file", "client_key_file")
-def _key_has_a_certificate(where: str, route: Route) -> ConfigFault | None:
+def _key_has_a_certificate(where: str, route: RouteSettings) -> ConfigFault | None:
     if route.client_key_file is None or route.client_cert_file is not None:
         return None
     return ConfigFault(f"{where}.client_key_file", "is of no use without its certificate", "with client_cert_file set")
 
 
 @_route_rule("client_cert_file", "url")
-def _certificate_can_be_shown(where: str, route: Route) -> ConfigFault | None:
+def _certificate_can_be_shown(where: str, route: RouteSettings) -> ConfigFault | None:
     if route.client_cert_file is None or route.url.lower().startswith("https:"):
         return None
     return ConfigFault(f"{where}.client_cert_file", "is never shown to an http target", "with an https url")

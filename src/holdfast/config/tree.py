@@ -26,7 +26,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class ListenSettings:
     ingest: Address
     status: Address
     probe: Address | None  # None: no such listener
@@ -46,7 +46,7 @@ class DatabaseUrl:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreSettings:
     path: Path
     max_size: int  # bytes
     host_share: float  # part of max_size, above 0 and at most 1
@@ -55,7 +55,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Ingest:
+class IngestSettings:
     max_body: int  # bytes
     max_head: int  # bytes
     max_headers: int
@@ -73,7 +73,7 @@ class Ingest:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliverySettings:
     timeout: int  # ms
     first_attempts: int
     retries: int
@@ -88,7 +88,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Egress:
+class EgressSettings:
     allow_ports: tuple[int, ...] | None  # None: any port
     allow: tuple[str, ...]  # networks ("10.0.0.0/8", "10.0.0.7") or patterns ("*.example.com", "host")
     deny: tuple[str, ...]  # the same; wins. Only networks close an address
@@ -96,13 +96,13 @@ class Egress:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionSettings:
     delivered: int  # ms
     dead: int  # ms
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainSettings:
     timeout: int  # ms
     linger: int  # ms
     handoff: Address | None  # None: waiting messages stay here
@@ -114,19 +114,19 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessSettings:
     split: bool  # ingest runs in a process of its own
     watch_config: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogSettings:
     format: Literal["json", "text"]
     level: Literal["debug", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class SignSettings:
     """The source of a route's signing secrets: either a file or an environment variable."""
 
     scheme: Literal["standard-webhooks"]
@@ -135,10 +135,10 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class RouteSettings:
     url: str
     headers: tuple[tuple[str, str], ...]  # names as written
-    sign: Sign | None  # None: messages are not signed
+    sign: SignSettings | None  # None: messages are not signed
     timeout: int | None  # ms; None: delivery.timeout
     rate: float  # requests a second; 0: no limit
     client_cert_file: Path | None  # None: no client certificate is shown
@@ -147,18 +147,18 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    listen: Listen
-    store: Store
-    ingest: Ingest
+    listen: ListenSettings
+    store: StoreSettings
+    ingest: IngestSettings
     retry: RetryRules
     circuit: CircuitRules
-    delivery: Delivery
-    egress: Egress
-    retention: Retention
-    drain: Drain
-    process: Process
-    log: Log
-    routes: dict[str, Route]
+    delivery: DeliverySettings
+    egress: EgressSettings
+    retention: RetentionSettings
+    drain: DrainSettings
+    process: ProcessSettings
+    log: LogSettings
+    routes: dict[str, RouteSettings]
 
     def store_rules(self, run: int) -> StoreRules:
         """The rules of a store that was opened at `run`."""

@@ -90,7 +90,7 @@ class CircuitRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CircuitChange:
     """A transition that just happened."""
 
     before: CircuitState
@@ -181,7 +181,7 @@ class Circuit:
             self.next_probe_at = now + rules.probe_every
         return self.generation
 
-    def succeeded(self, rules: CircuitRules, now: int, *, generation: int, probe: bool) -> Change | None:
+    def succeeded(self, rules: CircuitRules, now: int, *, generation: int, probe: bool) -> CircuitChange | None:
         self.consecutive_failures = 0
         self.last_success_at = self.silent_since = now
         self.window.add(now, _width(rules), failed=False)
@@ -189,7 +189,7 @@ class Circuit:
             return self._apply(Event.PROBE_SUCCEEDED, rules, now)
         return None
 
-    def failed(self, rules: CircuitRules, now: int, *, generation: int) -> Change | None:
+    def failed(self, rules: CircuitRules, now: int, *, generation: int) -> CircuitChange | None:
         """Count a failure that is the host's fault."""
         self.consecutive_failures += 1
         self.window.add(now, _width(rules), failed=True)
@@ -198,12 +198,12 @@ class Circuit:
         event = self._rule_broken(rules, now)
         return self._apply(event, rules, now) if event else None
 
-    def freeze(self, rules: CircuitRules, now: int) -> Change | None:
+    def freeze(self, rules: CircuitRules, now: int) -> CircuitChange | None:
         if self.state is CircuitState.FROZEN:
             return None
         return self._apply(Event.OPERATOR_FREEZES, rules, now)
 
-    def unfreeze(self, rules: CircuitRules, now: int) -> Change | None:
+    def unfreeze(self, rules: CircuitRules, now: int) -> CircuitChange | None:
         if self.state is CircuitState.ENABLED:
             return None
         self.consecutive_failures = 0
@@ -242,7 +242,7 @@ class Circuit:
         # A quotient, not a product: 77/110 rounds to the same double as 0.70, and 0.70*110 to less than 77.
         return attempts > rules.min_attempts and failures / attempts > rules.failure_rate
 
-    def _apply(self, event: Event, rules: CircuitRules, now: int) -> Change:
+    def _apply(self, event: Event, rules: CircuitRules, now: int) -> CircuitChange:
         before = self.state
         self.state, self.reason = TRANSITIONS[before][event]
         self.since = now
@@ -252,7 +252,7 @@ class Circuit:
         if self.state is CircuitState.ENABLED:
             self.enabled_at = now
             self.window.clear()
-        return Change(before, self.state, event, self.reason, now)
+        return CircuitChange(before, self.state, event, self.reason, now)
 
 
 def _width(rules: CircuitRules) -> int:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from holdfast.core.budget import HostClass
 from holdfast.core.lane import Lane
-from holdfast.delivery.lanes import LaneCache
+from holdfast.delivery.lane_cache import LaneCache
 from holdfast.store.port import Agenda, Store
 
 LANES_A_READ = 128

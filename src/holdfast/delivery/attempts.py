@@ -13,10 +13,10 @@ from holdfast.core.outcome import Outcome, of_error
 from holdfast.core.start_order import Start, StartOrder
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.courier import Courier
+from holdfast.delivery.lane_cache import LaneCache
 from holdfast.delivery.lane_queues import LaneQueues, LaneReader
-from holdfast.delivery.lanes import LaneCache
-from holdfast.delivery.outcomes import OutcomeEffects, OutcomeHandler
-from holdfast.http.errors import AddressBusy
+from holdfast.delivery.outcome_handler import OutcomeEffects, OutcomeHandler
+from holdfast.http.exceptions import AddressBusy
 from holdfast.store.port import Store
 
 MOST_UNWRITTEN = 8_192

@@ -16,7 +16,7 @@ from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.delivery.signing import SIGNED_HEADERS, Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.http.dial import Origin
-from holdfast.http.errors import ConnectError, ExchangeError, ProxyError
+from holdfast.http.exceptions import ConnectError, ExchangeError, ProxyError
 from holdfast.http.transport import Answer
 
 MAX_ORIGINS = 1024

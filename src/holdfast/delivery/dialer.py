@@ -23,7 +23,7 @@ from holdfast.http.dial import (
     format_address,
     open_tunnel,
 )
-from holdfast.http.errors import ConnectError, ProxyError
+from holdfast.http.exceptions import ConnectError, ProxyError
 
 JudgePeer = Callable[[Origin, str], None]
 LookUp = Callable[[str, int], Awaitable[Sequence[Address]]]

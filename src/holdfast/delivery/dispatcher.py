@@ -10,16 +10,16 @@ from collections.abc import Callable, Container
 import trio
 
 from holdfast.clock import Clock
-from holdfast.core.circuit import Change, CircuitState
+from holdfast.core.circuit import CircuitChange, CircuitState
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId, Standing
 from holdfast.core.start_order import StartOrder
 from holdfast.delivery.agenda import NEVER, AgendaReader
 from holdfast.delivery.attempts import Attempts
 from holdfast.delivery.courier import Courier
+from holdfast.delivery.lane_cache import LaneCache
 from holdfast.delivery.lane_queues import LaneQueues, LaneReader
-from holdfast.delivery.lanes import LaneCache
-from holdfast.delivery.outcomes import OutcomeHandler
+from holdfast.delivery.outcome_handler import OutcomeHandler
 from holdfast.store.port import Commit, LaneChange, SaveLane, Store
 
 
@@ -304,7 +304,7 @@ class LaneControl:
         lane = self._lanes.find(key)
         return lane is not None and id in lane.known
 
-    async def unfreeze(self, key: str, host: str) -> Change | None:
+    async def unfreeze(self, key: str, host: str) -> CircuitChange | None:
         """Enable a circuit. Returns the change when it is on disk."""
         lane = await self._hydrated(key, host)
         change = lane.circuit.unfreeze(self._outcomes.circuit_rules, self._clock.now())
@@ -314,7 +314,7 @@ class LaneControl:
         await self._save_change(lane, change)
         return change
 
-    async def freeze(self, key: str, host: str) -> Change | None:
+    async def freeze(self, key: str, host: str) -> CircuitChange | None:
         """Freeze a circuit, also one that does not exist yet. Returns the change when it is on disk."""
         lane = await self._hydrated(key, host)
         change = lane.circuit.freeze(self._outcomes.circuit_rules, self._clock.now())
@@ -344,7 +344,7 @@ class LaneControl:
             await self._dispatcher.reader.hydrate(lane)
         return lane
 
-    async def _save_change(self, lane: Lane, change: Change | None) -> None:
+    async def _save_change(self, lane: Lane, change: CircuitChange | None) -> None:
         if change is not None:
             self._outcomes.log_change(lane, change)
             lane.dirty = False

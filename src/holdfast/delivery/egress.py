@@ -17,7 +17,7 @@ import socket
 from collections.abc import Sequence
 from ipaddress import IPv6Network, ip_address, ip_network
 
-from holdfast.config import Egress
+from holdfast.config import EgressSettings
 from holdfast.config.hosts import names_among
 from holdfast.core.addresses import IpAddress, IpNetwork, OpenedBy, Range, range_of, unmapped
 from holdfast.core.errors import EgressDenied, NameNotResolved
@@ -55,13 +55,13 @@ class HostList:
 class Guard:
     """Applies the egress rules. `own` holds the addresses that holdfast itself listens on."""
 
-    def __init__(self, rules: Egress, getaddrinfo: GetAddrInfo = socket.getaddrinfo) -> None:
+    def __init__(self, rules: EgressSettings, getaddrinfo: GetAddrInfo = socket.getaddrinfo) -> None:
         self.look_up = Resolver(getaddrinfo).look_up
         """Resolves a name without judging its addresses: for hosts that the operator configured."""
         self.own: set[tuple[str, int]] = set()
         self.configure(rules)
 
-    def configure(self, rules: Egress) -> None:
+    def configure(self, rules: EgressSettings) -> None:
         self._rules = rules
         self._allowed, self._denied = HostList(rules.allow), HostList(rules.deny)
 

@@ -14,7 +14,7 @@ from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane, position
 from holdfast.core.message import Entry, Message, MessageId, Standing, id_text
 from holdfast.core.start_order import StartOrder
-from holdfast.delivery.lanes import LaneCache
+from holdfast.delivery.lane_cache import LaneCache
 from holdfast.events import Events
 from holdfast.store.port import BATCH_BYTES, LaneQuery, LaneView, Shelve, Store
 

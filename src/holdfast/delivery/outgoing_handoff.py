@@ -21,7 +21,7 @@ from holdfast.core.message import Entry, id_text, masked_lane
 from holdfast.delivery.courier import Carrier
 from holdfast.delivery.egress import ROUTE_ZONE
 from holdfast.http.dial import Origin
-from holdfast.http.errors import ExchangeError
+from holdfast.http.exceptions import ExchangeError
 from holdfast.http.transport import Answer
 from holdfast.store.port import Shelve, Store
 from holdfast.store.transfer import transfer

@@ -7,15 +7,15 @@ import trio
 
 from holdfast import __version__
 from holdfast.clock import Clock
-from holdfast.config import Config, Route
+from holdfast.config import Config, RouteSettings
 from holdfast.config.hosts import ascii_name
 from holdfast.core.counters import Counters
 from holdfast.core.start_order import StartOrder
 from holdfast.core.target import parse_target
 from holdfast.delivery.courier import Carrier, Courier, RouteTerms
 from holdfast.delivery.dispatcher import Dispatcher, LaneControl
-from holdfast.delivery.lanes import LaneCache
-from holdfast.delivery.outcomes import OutcomeHandler
+from holdfast.delivery.lane_cache import LaneCache
+from holdfast.delivery.outcome_handler import OutcomeHandler
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate
 from holdfast.delivery.upkeep import Upkeep
@@ -115,6 +115,6 @@ def _terms(config: Config, keys: RouteKeys) -> tuple[int, str, dict[str, RouteTe
     return config.delivery.timeout, config.delivery.user_agent or f"holdfast/{__version__}", routes
 
 
-def _host_of(route: Route) -> str:
+def _host_of(route: RouteSettings) -> str:
     """The host:port of a route's URL, in the spelling of messages."""
     return parse_target(route.url, ascii_name).host_key

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.config import Sign, read_regular, stat_regular, unreadable
+from holdfast.config import SignSettings, read_regular, stat_regular, unreadable
 from holdfast.core.errors import SecretMissing
 
 SYMMETRIC_PREFIX = "whsec_"
@@ -39,7 +39,7 @@ Signature = Callable[[bytes], bytes]
 """Returns the signature of its argument in the form of the header, with its version."""
 
 
-class Source(Protocol):
+class SecretSource(Protocol):
     """Where secrets come from. `version` changes when they may have changed; `is_complete` tells whether a new version
     may be read, `now` in milliseconds.
     """
@@ -109,8 +109,8 @@ class EnvironmentSource:
 class Signer:
     """Signs the messages of one route. The constructor raises SecretMissing if there are no usable secrets."""
 
-    def __init__(self, sign: Sign, environ: Mapping[str, str]) -> None:
-        self._source: Source
+    def __init__(self, sign: SignSettings, environ: Mapping[str, str]) -> None:
+        self._source: SecretSource
         if sign.secret_file is not None:
             self._source = FileSource(sign.secret_file)
         else:

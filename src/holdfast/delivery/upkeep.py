@@ -19,7 +19,7 @@ from holdfast.core.lane_times import LaneStep, grace_ends, quiet_lane_step
 from holdfast.core.message import DeadReason, MessageId, masked_lane
 from holdfast.delivery.agenda import NEVER
 from holdfast.delivery.dispatcher import Dispatcher
-from holdfast.delivery.lanes import LaneCache
+from holdfast.delivery.lane_cache import LaneCache
 from holdfast.events import Events
 from holdfast.store.port import (
     NO_LIMIT,

@@ -15,7 +15,7 @@ from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.sockets import open_tcp_listeners
 from holdfast.http.transport import Resolve
 from holdfast.ingest.handler import Ingest
-from holdfast.operate.status import StatusListener
+from holdfast.operate.status_listener import StatusListener
 from holdfast.process.gateway import Gateway
 from holdfast.process.lifecycle import Stage
 from holdfast.process.random_bits import RandomBits

@@ -13,7 +13,7 @@ import trio
 from holdfast.config import Address
 from holdfast.demo.narrator import promise
 from holdfast.http.dial import Origin
-from holdfast.http.message import Request, Response
+from holdfast.http.request_response import Request, Response
 from holdfast.http.server import LOCAL_LIMITS, Server
 from holdfast.http.sockets import open_tcp_listeners
 from holdfast.http.transport import Resolve, Transport

@@ -1,7 +1,7 @@
 """HTTP/1.1 on trio: a server and a client transport. Knows nothing of webhooks.
 
-errors.py             all exceptions as one tree, and problem documents (RFC 9457)
-message.py            Request, Response, StreamingResponse, PendingResponse, and their encoding
+exceptions.py         all exceptions as one tree, and problem documents (RFC 9457)
+request_response.py   Request, Response, StreamingResponse, PendingResponse, and their encoding
 head_grammar.py       where a head ends, and everything that is refused in one
 body.py               decoders for bodies: by length, in chunks, until the connection ends
 codec.py              the parsers without I/O, the cache of parsed heads, the choice of an engine

@@ -6,7 +6,7 @@ A decoder collects the body in `body`, up to `limit`, and bytes after its end in
 
 import re
 
-from holdfast.http.errors import ProtocolError
+from holdfast.http.exceptions import ProtocolError
 from holdfast.http.head_grammar import is_field_line
 
 MAX_CHUNK_LINE = 256

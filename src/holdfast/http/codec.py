@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from holdfast.http.body import Body, BodyUntilEnd, ChunkedBody, SizedBody
-from holdfast.http.errors import BadAnswer, ProtocolError
+from holdfast.http.exceptions import BadAnswer, ProtocolError
 from holdfast.http.head_grammar import (
     END_OF_HEAD,
     HeadBuffer,
@@ -23,7 +23,7 @@ from holdfast.http.head_grammar import (
     with_plain_coding,
     without_framing,
 )
-from holdfast.http.message import Headers
+from holdfast.http.request_response import Headers
 
 MAX_URL = 8192
 MAX_ANSWER_HEAD = 65536
@@ -35,7 +35,7 @@ MAX_CACHED_HEAD_SIZE = 1_024
 ENGINES = ("httptools", "h11")
 
 
-class Engine(Protocol):
+class HeadEngine(Protocol):
     """Reads one complete head that head_grammar.py accepts. Lowers the names and strips the values of headers.
 
     Raises ValueError for a head that it can't read.
@@ -49,17 +49,17 @@ class Engine(Protocol):
     def read_response(self, raw: bytes) -> Headers: ...
 
 
-def best_engine() -> Engine:
+def best_engine() -> HeadEngine:
     """httptools if it is installed, else h11."""
     return engine("httptools" if find_spec("httptools") else "h11")
 
 
 @cache
-def engine(name: str) -> Engine:
+def engine(name: str) -> HeadEngine:
     if name not in ENGINES:
         raise ValueError(f"no HTTP engine {name!r}; there are {', '.join(ENGINES)}")
     module = import_module(f"holdfast.http.codec_{name}")
-    return cast(Engine, module.ENGINE)
+    return cast(HeadEngine, module.ENGINE)
 
 
 class RequestHead(NamedTuple):
@@ -110,7 +110,7 @@ class RequestParser:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: HeadEngine,
         *,
         max_head: int,
         max_headers: int,
@@ -232,7 +232,7 @@ class ResponseParser:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: HeadEngine,
         *,
         max_body: int,
         to_head_request: bool = False,

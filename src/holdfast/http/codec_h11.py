@@ -2,7 +2,7 @@
 
 import h11
 
-from holdfast.http.message import Headers
+from holdfast.http.request_response import Headers
 
 # head_grammar.py limits heads already, so h11's own limit must never decide.
 _NO_LIMIT = 1 << 30

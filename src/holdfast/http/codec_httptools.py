@@ -2,10 +2,10 @@
 
 import httptools
 
-from holdfast.http.message import Headers
+from holdfast.http.request_response import Headers
 
 
-class _Collector:
+class _HeadCollector:
     """Receives one head from a parser."""
 
     __slots__ = ("headers", "target")
@@ -25,13 +25,13 @@ class HttptoolsEngine:
     name = "httptools"
 
     def read_request(self, raw: bytes) -> tuple[str, bytes, Headers]:
-        collector = _Collector()
+        collector = _HeadCollector()
         parser = httptools.HttpRequestParser(collector)
         _feed(parser, raw)
         return parser.get_method().decode("ascii"), collector.target, collector.headers
 
     def read_response(self, raw: bytes) -> Headers:
-        collector = _Collector()
+        collector = _HeadCollector()
         _feed(httptools.HttpResponseParser(collector), raw)
         return collector.headers
 

@@ -11,7 +11,7 @@ import trio
 
 from holdfast.http.deadlines import Deadline, Deadlines
 from holdfast.http.dial import READ_SIZE, Dialled, Origin
-from holdfast.http.errors import TlsEnded, TlsError
+from holdfast.http.exceptions import TlsEnded, TlsError
 from holdfast.http.wire import Data, Wire
 
 JOINED = 4096

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from holdfast.http.codec import Engine, ResponseParser
-from holdfast.http.errors import BadAnswer, ConnectError, ProxyError, Stage
+from holdfast.http.codec import HeadEngine, ResponseParser
+from holdfast.http.exceptions import BadAnswer, ConnectError, ProxyError, Stage
 from holdfast.http.wire import Wire
 
 READ_SIZE = 16384
@@ -120,7 +120,7 @@ def format_address(name: tuple[Any, ...]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def open_tunnel(proxy: Dialled, target: str, authorization: bytes | None, engine: Engine) -> Dialled:
+async def open_tunnel(proxy: Dialled, target: str, authorization: bytes | None, engine: HeadEngine) -> Dialled:
     """Turns a connection to a proxy into one to `target` ("ip:port"), by CONNECT. Closes it if that fails.
 
     Raises ProxyError. Its `here` is true if the proxy can serve no target: unreachable, not HTTP, 407.
@@ -136,7 +136,7 @@ async def open_tunnel(proxy: Dialled, target: str, authorization: bytes | None, 
     return proxy._replace(address=target)
 
 
-async def _request_tunnel(proxy: Dialled, target: str, authorization: bytes | None, engine: Engine) -> int:
+async def _request_tunnel(proxy: Dialled, target: str, authorization: bytes | None, engine: HeadEngine) -> int:
     """Sends CONNECT and returns the final status."""
     name = target.encode("ascii")
     credentials = b"proxy-authorization: %b\r\n" % authorization if authorization is not None else b""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from holdfast.http.errors import ProtocolError
+from holdfast.http.exceptions import ProtocolError
 
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT"})
 MAX_LENGTH_DIGITS = 18

@@ -6,7 +6,7 @@ import httpx
 import trio
 
 from holdfast.http.dial import Origin
-from holdfast.http.errors import (
+from holdfast.http.exceptions import (
     BadAnswer,
     ConnectError,
     ConnectionReset,

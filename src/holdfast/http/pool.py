@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 
 from holdfast.http.connection import Connection
 from holdfast.http.dial import Origin
-from holdfast.http.errors import AddressBusy
+from holdfast.http.exceptions import AddressBusy
 
 
 class Pool:

@@ -18,11 +18,11 @@ from itertools import islice
 
 import trio
 
-from holdfast.http.codec import Engine, HeadCache, RequestHead, best_engine
+from holdfast.http.codec import HeadCache, HeadEngine, RequestHead, best_engine
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.dial import format_address
-from holdfast.http.errors import RETRY_SOON, Problem, problem_for_status
-from holdfast.http.message import LocalAddress, Request, Response, StreamingResponse, with_connection
+from holdfast.http.exceptions import RETRY_SOON, Problem, problem_for_status
+from holdfast.http.request_response import LocalAddress, Request, Response, StreamingResponse, with_connection
 from holdfast.http.server_connection import ServerConnection, linger
 from holdfast.http.sockets import local_address
 from holdfast.http.wire import Wire
@@ -95,7 +95,7 @@ class Server:
         *,
         admit: Admit | None = None,
         gate: Gate | None = None,
-        engine: Engine | None = None,
+        engine: HeadEngine | None = None,
         on_refusal: Callable[[int, str], None] | None = None,
     ) -> None:
         self.handler = handler

@@ -30,8 +30,8 @@ import trio
 
 from holdfast.http.codec import RequestHead, RequestParser
 from holdfast.http.deadlines import Deadline
-from holdfast.http.errors import RETRY_SOON, Problem, ProtocolError, problem_for_status
-from holdfast.http.message import (
+from holdfast.http.exceptions import RETRY_SOON, Problem, ProtocolError, problem_for_status
+from holdfast.http.request_response import (
     LocalAddress,
     PendingResponse,
     Request,

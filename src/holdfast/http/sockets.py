@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from holdfast.http.message import LocalAddress
+from holdfast.http.request_response import LocalAddress
 
 BACKLOG = 1024
 

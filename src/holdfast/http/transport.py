@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from holdfast.http.codec import Engine, HeadCache, ResponseParser, best_engine
+from holdfast.http.codec import HeadCache, HeadEngine, ResponseParser, best_engine
 from holdfast.http.connection import Connection, TlsConnection
 from holdfast.http.deadlines import Deadlines
 from holdfast.http.dial import Address, Dial, Origin, connect_directly
-from holdfast.http.errors import (
+from holdfast.http.exceptions import (
     BadAnswer,
     ConnectionReset,
     ExchangeError,
@@ -31,8 +31,8 @@ from holdfast.http.errors import (
     TlsError,
 )
 from holdfast.http.head_grammar import ResponseHead
-from holdfast.http.message import Headers
 from holdfast.http.pool import AddressLimit, Pool
+from holdfast.http.request_response import Headers
 
 Resolve = Callable[[Origin], Awaitable[Sequence[Address]]]
 
@@ -130,7 +130,7 @@ class Transport:
         idle_timeout: float,
         max_idle: int = MAX_IDLE,
         max_per_address: int = MAX_PER_ADDRESS,
-        engine: Engine | None = None,
+        engine: HeadEngine | None = None,
     ) -> None:
         self._resolve = resolve
         self._dial = dial

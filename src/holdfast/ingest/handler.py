@@ -14,8 +14,8 @@ from holdfast.core.errors import EgressDenied, StoreError, StoreFull
 from holdfast.core.message import Message, MessageId, id_text
 from holdfast.core.target import lane_of
 from holdfast.http.codec import RequestHead
-from holdfast.http.message import Headers, PendingResponse, Request, Response
-from holdfast.ingest.admission import AccessCheck, OwnAddress
+from holdfast.http.request_response import Headers, PendingResponse, Request, Response
+from holdfast.ingest.access import AccessCheck, OwnAddress
 from holdfast.ingest.headers import Pair, SplitHeaders, idempotency_key, message_headers, parse_delay, split_headers
 from holdfast.ingest.incoming_handoff import accept_from_handoff
 from holdfast.ingest.refusals import EGRESS_DENIED, HOST_SHARE_USED, KEY_REUSED, STORE_FAILED, STORE_FULL, Refused
@@ -33,7 +33,7 @@ _RETRY_AFTER_FULL = ((b"retry-after", b"30"),)
 _ID_PLACEHOLDER = b"\0" * len(id_text(bytes(16)))
 
 
-class Clock(Protocol):
+class TimeSource(Protocol):
     def now(self) -> int:
         """Milliseconds since 1970."""
 
@@ -67,7 +67,7 @@ class Ingest:
         self,
         config: Config,
         store: Acceptance,
-        clock: Clock,
+        clock: TimeSource,
         judge_literal: Callable[[str, int, bool], None],
         refused: Callable[[str], None],
         *,

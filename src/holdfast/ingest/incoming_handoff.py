@@ -15,7 +15,7 @@ from holdfast.core.handoff_header import HandoffFacts, read_handoff
 from holdfast.core.idempotency import body_digest, handoff_digest
 from holdfast.core.message import Message
 from holdfast.core.target import Target, lane_of
-from holdfast.http.message import Request
+from holdfast.http.request_response import Request
 from holdfast.ingest.headers import SplitHeaders
 from holdfast.ingest.refusals import BAD_HANDOFF, UNKNOWN_ROUTE, Refused
 from holdfast.ingest.target_forms import parse_target

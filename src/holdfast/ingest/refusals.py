@@ -7,7 +7,7 @@ framing, limits and timeouts, before a request reaches ingest.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.http.errors import Problem
+from holdfast.http.exceptions import Problem
 
 TYPE_PREFIX = "urn:holdfast:problem:"
 

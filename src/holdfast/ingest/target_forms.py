@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from holdfast.config import Ingest, Route
+from holdfast.config import IngestSettings, RouteSettings
 from holdfast.config.hosts import ascii_name
 from holdfast.core import target as grammar
 from holdfast.core.target import BadTarget, Target, make_target, matches_host
-from holdfast.ingest.admission import OwnAddress
+from holdfast.ingest.access import OwnAddress
 from holdfast.ingest.refusals import (
     BAD_TARGET,
     DOT_SEGMENTS,
@@ -57,7 +57,7 @@ class NamedTarget(NamedTuple):
 
 
 class TargetForms:
-    def __init__(self, own_address: OwnAddress, ingest: Ingest, routes: Mapping[str, Route]) -> None:
+    def __init__(self, own_address: OwnAddress, ingest: IngestSettings, routes: Mapping[str, RouteSettings]) -> None:
         self._own_address = own_address
         self._ingest = ingest
         self._routes = {name.encode(): (name, route.url.encode()) for name, route in routes.items()}

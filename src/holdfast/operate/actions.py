@@ -10,9 +10,9 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.counters import Counters
 from holdfast.core.message import DeadReason, MessageId, MessageState, id_text, masked_lane, parse_id
 from holdfast.events import Events
+from holdfast.operate.gateway_queries import Queries
 from holdfast.operate.ports import Deliveries
-from holdfast.operate.queries import Queries
-from holdfast.operate.requests import bulk_limit, choice, moment, problem, refuse_unknown, text
+from holdfast.operate.routing import bulk_limit, choice, moment, problem, refuse_unknown, text
 from holdfast.store.port import (
     NO_LIMIT,
     BulkResult,

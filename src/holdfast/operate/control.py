@@ -16,12 +16,12 @@ import trio
 from holdfast.config import ConfigError
 from holdfast.core.errors import ReloadUnfinished
 from holdfast.events import Event, Events
-from holdfast.http.message import Request, Response, StreamingResponse
+from holdfast.http.request_response import Request, Response, StreamingResponse
 from holdfast.operate import json_shapes
 from holdfast.operate.actions import Actions
+from holdfast.operate.gateway_queries import Queries
 from holdfast.operate.ports import Condition, Deliveries
-from holdfast.operate.queries import Queries
-from holdfast.operate.requests import Call, Route, Router, answer, flag, problem, refuse_unknown
+from holdfast.operate.routing import Call, Route, Router, answer, flag, problem, refuse_unknown
 from holdfast.store.port import DeadFilter, Store
 
 JSON_LINES = [(b"content-type", b"application/jsonl")]

@@ -12,15 +12,15 @@ from prometheus_client.process_collector import PROCESS_COLLECTOR
 from prometheus_client.registry import Collector
 
 from holdfast.core.counters import Distribution
-from holdfast.operate.metrics import Reading
+from holdfast.operate.metrics import MetricReading
 
 
-def expose(readings: Iterable[Reading]) -> bytes:
+def expose(readings: Iterable[MetricReading]) -> bytes:
     return generate_latest(_Collector(readings))
 
 
 class _Collector(Collector):
-    def __init__(self, readings: Iterable[Reading]) -> None:
+    def __init__(self, readings: Iterable[MetricReading]) -> None:
         self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
@@ -29,7 +29,7 @@ class _Collector(Collector):
         yield from PROCESS_COLLECTOR.collect()
 
 
-def _family(reading: Reading) -> Metric:
+def _family(reading: MetricReading) -> Metric:
     metric, value = reading
     if isinstance(value, Distribution):
         return HistogramMetricFamily(metric.name, metric.help, buckets=_buckets(value), sum_value=value.total)

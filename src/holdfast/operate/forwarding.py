@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import trio
 
 from holdfast.core.errors import StoreUnreachable
-from holdfast.http.errors import Problem
+from holdfast.http.exceptions import Problem
 from holdfast.operate.actions import Actions
-from holdfast.operate.requests import bulk_limit, problem, store_problems
+from holdfast.operate.routing import bulk_limit, problem, store_problems
 
 WITHOUT_OWNER = ("drop", "retry")
 """Actions that any replica may carry out on a host without an owner: no replica has its messages in memory."""

@@ -23,8 +23,8 @@ from holdfast.core.circuit import CircuitState, Reason
 from holdfast.core.counters import Counters, Distribution
 from holdfast.core.errors import StoreUnreachable
 from holdfast.core.message import DeadReason, ErrorKind, masked_lane
+from holdfast.operate.gateway_queries import Queries
 from holdfast.operate.ports import Condition, Deliveries
-from holdfast.operate.queries import Queries
 from holdfast.store.port import CircuitView, Store, StoreStatistics
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -63,7 +63,7 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """A copy of a metric's value at the moment of the scrape."""
 
     metric: Metric
@@ -97,7 +97,7 @@ class Metrics:
 
     async def scrape(self) -> bytes:
         snapshot = await self._snapshot()
-        readings = [Reading(metric, metric.read(snapshot)) for metric in METRICS]
+        readings = [MetricReading(metric, metric.read(snapshot)) for metric in METRICS]
         return await trio.to_thread.run_sync(_expose, readings, limiter=self._thread)
 
     async def _snapshot(self) -> Snapshot:
@@ -131,7 +131,7 @@ class Metrics:
         return found
 
 
-def _expose(readings: list[Reading]) -> bytes:
+def _expose(readings: list[MetricReading]) -> bytes:
     from holdfast.operate.exposition import expose
 
     return expose(readings)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Container
 from typing import Protocol
 
-from holdfast.core.circuit import Change
+from holdfast.core.circuit import CircuitChange
 from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane
 from holdfast.core.message import MessageId
@@ -33,9 +33,9 @@ class Deliveries(Protocol):
     def is_queued(self, id: MessageId, key: str) -> bool:
         """Whether a message is in memory, so that it can't be made due any sooner."""
 
-    async def unfreeze(self, key: str, host: str) -> Change | None: ...
+    async def unfreeze(self, key: str, host: str) -> CircuitChange | None: ...
 
-    async def freeze(self, key: str, host: str) -> Change | None: ...
+    async def freeze(self, key: str, host: str) -> CircuitChange | None: ...
 
     async def probe(self, key: str, host: str) -> bool: ...
 

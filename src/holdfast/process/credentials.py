@@ -16,7 +16,7 @@ from holdfast.core.errors import SecretMissing
 from holdfast.delivery.service import RouteKeys
 from holdfast.delivery.signing import Signer
 from holdfast.delivery.tls import ClientCertificate, Contexts, UnusableFile
-from holdfast.ingest.admission import read_token
+from holdfast.ingest.access import read_token
 
 _LOGIN = re.compile(rb"[^\x00-\x1f\x7f:]+:[^\x00-\x1f\x7f]*")
 
@@ -73,7 +73,7 @@ def _gathered(faults: list[ConfigFault], key: str) -> Iterator[None]:
 def judge_database(url: DatabaseUrl) -> None:
     """Raises a ConfigError if the driver is missing, or does not understand an option of the URL."""
     try:
-        from holdfast.store.postgres.connection import url_fault
+        from holdfast.store.postgres.transactions import url_fault
     except ImportError as error:
         missing = f'needs the extra "postgres" ({error})'
         raise ConfigError(

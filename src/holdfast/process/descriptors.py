@@ -19,14 +19,14 @@ FEWEST = 16
 """Connections that ingest always gets. It is useless with fewer."""
 
 
-class Room(NamedTuple):
+class DescriptorShares(NamedTuple):
     """How many connections ingest may have, and how many to receivers may be kept idle."""
 
     ingest: int
     idle: int
 
 
-def room_for(config: Config) -> Room:
+def room_for(config: Config) -> DescriptorShares:
     return share_out(
         raise_limit(), config.ingest.max_connections, config.delivery.first_attempts + config.delivery.retries
     )
@@ -44,10 +44,10 @@ def raise_limit() -> int:
     return hard
 
 
-def share_out(limit: int, max_connections: int, deliveries: int) -> Room:
+def share_out(limit: int, max_connections: int, deliveries: int) -> DescriptorShares:
     """`deliveries` is how many attempts may be in flight at once."""
     left = limit - OWN - OPERATORS - deliveries
     if limit == resource.RLIM_INFINITY or left >= max_connections + MAX_IDLE:
-        return Room(max_connections, MAX_IDLE)
+        return DescriptorShares(max_connections, MAX_IDLE)
     idle = max(0, min(MAX_IDLE, (left - FEWEST) // 4))
-    return Room(min(max_connections, max(FEWEST, left - idle)), idle)
+    return DescriptorShares(min(max_connections, max(FEWEST, left - idle)), idle)

@@ -18,9 +18,9 @@ from holdfast.events import Events
 from holdfast.operate.actions import Actions
 from holdfast.operate.control import ControlSocket
 from holdfast.operate.forwarding import ForwardingActions
+from holdfast.operate.gateway_queries import Queries
 from holdfast.operate.metrics import Metrics
-from holdfast.operate.queries import Queries
-from holdfast.operate.status import HealthRoutes
+from holdfast.operate.status_listener import HealthRoutes
 from holdfast.process import log_messages
 from holdfast.process.lifecycle import Lifecycle
 from holdfast.process.stores import OpenSharedStore, OpenStore

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import trio
 
 from holdfast.config import Address, Config, ConfigError, ConfigFault
-from holdfast.config import Listen as Wanted
+from holdfast.config import ListenSettings as Wanted
 from holdfast.core.budget import RECEIVING_BYTES
 from holdfast.core.counters import Counters
 from holdfast.core.ownership import Role
 from holdfast.delivery.egress import Guard
-from holdfast.http.errors import problem_for_status
+from holdfast.http.exceptions import problem_for_status
 from holdfast.http.server import Limits, Server
 from holdfast.http.sockets import open_tcp_listeners, open_unix_listener
-from holdfast.ingest.handler import Clock, Ingest
+from holdfast.ingest.handler import Ingest, TimeSource
 from holdfast.process.descriptors import room_for
 from holdfast.store.port import Acceptance
 
@@ -102,7 +102,7 @@ class IngestListener:
         config: Config,
         token: bytes | None,
         store: Acceptance,
-        clock: Clock,
+        clock: TimeSource,
         guard: Guard,
         counters: Counters,
         listening: Address,

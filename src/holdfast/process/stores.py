@@ -25,7 +25,7 @@ from holdfast.process.random_bits import RandomBits
 from holdfast.store.embedded.folder import make_folder, take_folder
 from holdfast.store.embedded.ledger import Ledger, last_time
 from holdfast.store.embedded.lmdb import LmdbEngine
-from holdfast.store.embedded.spool import Database, Spool
+from holdfast.store.embedded.spool import SharedDatabase, Spool
 from holdfast.store.port import SharedStore, Store
 
 
@@ -131,7 +131,7 @@ def _hold(folder: Path) -> Callable[[], None]:
     return partial(os.close, take_folder(folder))
 
 
-def _spool(store: Database, engine: LmdbEngine, rules: StoreRules, clock: BootClock) -> Spool:
+def _spool(store: SharedDatabase, engine: LmdbEngine, rules: StoreRules, clock: BootClock) -> Spool:
     ledger = Ledger(engine, rules, clock, RandomBits())
     ledger.open()
     return Spool(store, ledger, rules, clock)

@@ -71,7 +71,7 @@ class Settings(NamedTuple):
     token: bytes | None
 
 
-class Start(NamedTuple):
+class IngestStart(NamedTuple):
     """`own` are holdfast's own listeners, `listening` is the one for ingest, `booted_at` comes from the gateway."""
 
     settings: Settings
@@ -141,7 +141,7 @@ class Channel:
 
 
 def encode_frame(kind: Kind, content: Any = None) -> bytes:
-    if isinstance(content, Settings | Start):
+    if isinstance(content, Settings | IngestStart):
         content = pickle.dumps(content)
     packed = pack([kind, content])
     return _LENGTH.pack(len(packed)) + packed

@@ -23,9 +23,9 @@ from holdfast.process.random_bits import RandomBits
 from holdfast.split.channel import (
     Channel,
     Frame,
+    IngestStart,
     Kind,
     Settings,
-    Start,
     decode_result,
     encode_accept,
     encode_counts,
@@ -61,7 +61,7 @@ async def run(sock: socket.socket, listeners: list[trio.SocketListener]) -> None
 
 
 class IngestSide:
-    def __init__(self, channel: Channel, start: Start) -> None:
+    def __init__(self, channel: Channel, start: IngestStart) -> None:
         settings = start.settings
         setup(settings.config.log.format, settings.config.log.level)
         self._channel = channel

@@ -26,9 +26,9 @@ from holdfast.split.channel import (
     MALFORMED,
     Channel,
     Frame,
+    IngestStart,
     Kind,
     Settings,
-    Start,
     decode_accept,
     decode_counts,
     encode_result,
@@ -151,7 +151,7 @@ class IngestProcess:
 
     async def _start(self, channel: Channel) -> list[Frame]:
         """Returns the first frames once the process serves, or none if it ended before."""
-        start = Start(self._settings, self._listening, self._own, self._clock.booted_at, self._ledger.last_id)
+        start = IngestStart(self._settings, self._listening, self._own, self._clock.booted_at, self._ledger.last_id)
         channel.post(Kind.START, start)
         self._unapplied.append(trio.Event())
         return await channel.receive()

@@ -8,7 +8,7 @@ validation.py     checks records strictly, beyond what decoding needs
 transfer.py       messages that leave for another store, page by page
 export_format.py  an export as JSON lines: what each line looks like
 maintenance.py    check, repair, export and import: what both engines share
-files.py          private files that are whole on disk before they appear
+private_files.py  private files that are whole on disk before they appear
 embedded/         a store in LMDB, for one process on one machine
 postgres/         a store in PostgreSQL that replicas share
 offline/          what commands do to a stopped embedded store

@@ -53,14 +53,14 @@ class Delivered(NamedTuple):
     attempts: list[Attempt]
 
 
-class Key(NamedTuple):
+class ExportedKey(NamedTuple):
     digest: bytes
     body: bytes
     id: MessageId
     at: int
 
 
-Record = LaneRecord | StoredMessage | Delivered | Key
+Record = LaneRecord | StoredMessage | Delivered | ExportedKey
 """The content of one line."""
 
 
@@ -125,7 +125,7 @@ def delivered_line(delivered: Delivered) -> Line:
     }
 
 
-def key_line(key: Key) -> Line:
+def key_line(key: ExportedKey) -> Line:
     return {
         "kind": "key",
         "digest": key.digest.hex(),
@@ -227,8 +227,8 @@ def read_delivered(line: Line) -> Delivered:
     )
 
 
-def read_key(line: Line) -> Key:
-    key = Key(bytes.fromhex(line["digest"]), bytes.fromhex(line["body"]), _id(line["id"]), _ms(line["at"]))
+def read_key(line: Line) -> ExportedKey:
+    key = ExportedKey(bytes.fromhex(line["digest"]), bytes.fromhex(line["body"]), _id(line["id"]), _ms(line["at"]))
     if not len(key.digest) == len(key.body) == 16:
         raise ValueError("a digest has 16 bytes")
     return key

@@ -16,7 +16,7 @@ from holdfast.core.handoff_header import MOST_ATTEMPTS
 from holdfast.core.message import Attempt, MessageId, Place, id_text
 from holdfast.core.store_rules import kept_attempts
 from holdfast.store import export_format, records
-from holdfast.store.export_format import Delivered, Key, Line, Record
+from holdfast.store.export_format import Delivered, ExportedKey, Line, Record
 from holdfast.store.port import LaneRecord
 from holdfast.store.transfer import StoredMessage
 from holdfast.store.validation import UNREADABLE, check_attempt, check_lane, check_message, check_moments
@@ -170,7 +170,7 @@ def _checked(line: Line) -> Record:
             check_attempt(success)
             check_moments((finished_at,))
             return record._replace(attempts=_kept(attempts))
-        case Key():
+        case ExportedKey():
             check_moments((record.at,))
     return record
 

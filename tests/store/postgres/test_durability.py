@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from holdfast.core.errors import StoreUnreachable
-from holdfast.store.postgres.connection import connect
+from holdfast.store.postgres.transactions import connect
 from tests.contract.builders import RULES, HandClock
 from tests.contract.shared import SharedDesk
 from tests.store.fleets import rows

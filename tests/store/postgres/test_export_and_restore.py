@@ -21,7 +21,7 @@ from holdfast.store.embedded.tables import Table
 from holdfast.store.maintenance import Finding, Imported, Maintained
 from holdfast.store.offline.offline_store import open_database
 from holdfast.store.port import Accept, Deliver, Duplicate, LaneQuery
-from holdfast.store.postgres import connection
+from holdfast.store.postgres import transactions
 from holdfast.store.postgres.store import PostgresStore
 from tests.contract.builders import DAY, EVER, HOST, NOW, RULES, HandClock, active, idempotency, success
 from tests.store.fleets import every_host_is_owned
@@ -98,7 +98,7 @@ def test_a_store_that_went_through_a_database_is_the_same(
     batch: int,
 ) -> None:
     monkeypatch.setattr(maintenance, "BATCH", batch)
-    monkeypatch.setattr(connection, "PAGE", batch)
+    monkeypatch.setattr(transactions, "PAGE", batch)
     done, bad = take(database, exported)
     assert (done.complete, bad, done.skipped.total()) == (True, [], 0)
     through = export(database)
@@ -150,7 +150,7 @@ async def test_a_message_that_is_under_way_is_exported_as_one_that_waits(databas
 
 
 def test_an_export_is_of_one_moment(exported: list[bytes], database: str, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PAGE", 1)
+    monkeypatch.setattr(transactions, "PAGE", 1)
     take(database, exported)
     with opened(database) as here:
         lines = here.export(lambda finding: None)

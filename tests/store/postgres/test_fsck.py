@@ -13,7 +13,7 @@ from holdfast.core.message import id_text
 from holdfast.store.maintenance import Finding, Maintained, Repaired
 from holdfast.store.offline.offline_store import open_database
 from holdfast.store.port import Accept, Deliver
-from holdfast.store.postgres import connection, fsck
+from holdfast.store.postgres import fsck, transactions
 from tests.contract.builders import EVER, NOW, RULES, active, success
 from tests.store.offline.test_export_and_restore import export as export_embedded
 from tests.store.populated import SIZE, Populated, build
@@ -114,7 +114,7 @@ def test_what_is_computed_is_mended(
     statement, expected, done = MENDABLE[name]
     assert findings(filled) == []
     execute(filled, statement)
-    monkeypatch.setattr(connection, "PAGE", page)
+    monkeypatch.setattr(transactions, "PAGE", page)
     monkeypatch.setattr(fsck, "AT_ONCE", page)
     names = {known: id_text(original[known]) for known in original.by_name}
     assert [(each.kind, each.id) for each in findings(filled)] == [(kind, names.get(id, id)) for kind, id in expected]

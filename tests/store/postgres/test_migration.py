@@ -10,10 +10,10 @@ import psycopg
 from pytest import fixture, mark, raises
 
 from holdfast.core.errors import StoreUnreachable, StoreUnusable
-from holdfast.store.postgres import ownership
-from holdfast.store.postgres.connection import Connection, connect
+from holdfast.store.postgres import ownership_tables
 from holdfast.store.postgres.migration import bring_up_to_date, catch_up
 from holdfast.store.postgres.schema import STEPS, VERSION, Step
+from holdfast.store.postgres.transactions import Connection, connect
 from tests.contract.builders import NOW
 from tests.store.version_one import version_one
 from tests.support.harness import until
@@ -41,7 +41,7 @@ def columns(connection: Connection) -> set[str]:
 
 def join(connection: Connection, *, lease: int) -> None:
     connection.autocommit = False
-    ownership.join(connection, 1, "old:1", True, lease)
+    ownership_tables.join(connection, 1, "old:1", True, lease)
     connection.autocommit = True
 
 

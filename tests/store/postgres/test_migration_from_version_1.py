@@ -19,10 +19,10 @@ from holdfast.core.ownership import SHARDS
 from holdfast.store import records
 from holdfast.store.port import Accept, Accepted, Duplicate, LaneQuery
 from holdfast.store.postgres import schema
-from holdfast.store.postgres.connection import Connection, connect
 from holdfast.store.postgres.migration import bring_up_to_date, migrate
 from holdfast.store.postgres.schema import STEPS, VERSION
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.transactions import Connection, connect
 from tests.contract import consistency_postgres as consistency
 from tests.contract.builders import HOST, NOW, RULES, idempotency
 from tests.fleet.virtual_replicas import Replica, fleet

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import connect
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.transactions import connect
 from tests.support.harness import PATIENCE
 
 ROWS = Statement(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.errors import StoreInUse, StoreUnusable
-from holdfast.store.files import sync_folder
+from holdfast.store.private_files import sync_folder
 
 LOCK = "holdfast.lock"
 SET_ASIDE = "set-aside-"

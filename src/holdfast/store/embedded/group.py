@@ -11,7 +11,7 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import DeadReason, Message, MessageId, Place, Standing
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
-from holdfast.store.embedded import keys
+from holdfast.store.embedded import idempotency_keys
 from holdfast.store.embedded.shares import RoomKeeper
 from holdfast.store.embedded.tables import Table, Transaction, first_value, prefixed
 from holdfast.store.port import LaneRecord, Operation
@@ -40,20 +40,20 @@ class GroupWork:
     room: RoomKeeper
     touched: set[str] = field(default_factory=set)
     finished: list[MessageId] = field(default_factory=list)
-    _epochs: list[keys.Epoch] | None = None
+    _epochs: list[idempotency_keys.Epoch] | None = None
     _queues: dict[str, bool] = field(default_factory=dict)
     _lanes: set[str] = field(default_factory=set)
 
     @property
-    def epochs(self) -> list[keys.Epoch]:
+    def epochs(self) -> list[idempotency_keys.Epoch]:
         """Read once for a group, and again after keys were purged."""
         if self._epochs is None:
-            self._epochs = keys.epochs(self.transaction)
+            self._epochs = idempotency_keys.epochs(self.transaction)
         return self._epochs
 
     def purge_keys(self, before: int, limit: int) -> int:
         self._epochs = None
-        return keys.purge(self.transaction, before, limit)
+        return idempotency_keys.purge(self.transaction, before, limit)
 
     def ensure_lane(self, lane: str, host: str) -> None:
         """Make sure that a message's lane has a record: a lane without one is never woken."""

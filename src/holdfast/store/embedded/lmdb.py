@@ -22,7 +22,7 @@ from holdfast.store.embedded.folder import make_folder, refuse_network, take_fol
 from holdfast.store.embedded.migration import migrate
 from holdfast.store.embedded.shares import OUTCOME_TABLES, reserved
 from holdfast.store.embedded.tables import DUPLICATES, Fault, Room, Table, Transaction
-from holdfast.store.files import open_private, sync_folder
+from holdfast.store.private_files import open_private, sync_folder
 
 RESERVE = 64 << 20
 """File above `store.max_size`: deletes and outcomes copy pages before they free any."""

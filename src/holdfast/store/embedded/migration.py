@@ -16,8 +16,8 @@ from itertools import islice
 
 from holdfast.core.errors import CorruptRecord, StoreError, StoreUnusable
 from holdfast.store import records
-from holdfast.store.embedded import keys
-from holdfast.store.embedded.keys import Epoch
+from holdfast.store.embedded import idempotency_keys
+from holdfast.store.embedded.idempotency_keys import Epoch
 from holdfast.store.embedded.shares import count_shares, write_shares
 from holdfast.store.embedded.tables import BATCH, META_LATEST, META_SCHEMA, SCHEMA, Engine, Table, Transaction, step
 from holdfast.store.records import idempotency_key, unstamp
@@ -58,7 +58,7 @@ def _gather_keys(engine: Engine) -> None:
     with engine.read() as transaction:
         latest = transaction.get(Table.META, META_LATEST)
     ends = 1 + (unstamp(latest)[0] if latest else 0)
-    step(engine, lambda transaction: keys.put_epoch(transaction, Epoch(0, 0, ends)))
+    step(engine, lambda transaction: idempotency_keys.put_epoch(transaction, Epoch(0, 0, ends)))
     moved = BATCH
     while moved >= BATCH:
         moved = step(engine, _move_keys)

@@ -18,7 +18,7 @@ from holdfast.core.schedule import state_of
 from holdfast.store import records
 from holdfast.store.batching import choose
 from holdfast.store.embedded import reads, transfer
-from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded.attempt_rows import attempts_of
 from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Engine, Fault, Table, Transaction
 from holdfast.store.port import (

@@ -10,7 +10,7 @@ from holdfast.core.lane_times import Heads
 from holdfast.core.message import DeadReason, Entry, Message, MessageId, Place, Standing
 from holdfast.store import records
 from holdfast.store.batching import choose_lanes
-from holdfast.store.embedded import keys
+from holdfast.store.embedded import idempotency_keys
 from holdfast.store.embedded.tables import (
     Moment,
     Room,
@@ -292,7 +292,7 @@ def oldest_finished(transaction: Transaction) -> OldestFinished:
     return OldestFinished(
         None if delivered is None else unstamp(delivered)[0],
         None if dead is None else unstamp(dead)[0],
-        keys.oldest_end(transaction),
+        idempotency_keys.oldest_end(transaction),
     )
 
 

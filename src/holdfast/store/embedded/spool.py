@@ -46,7 +46,7 @@ LANES_A_PAGE = 1_000
 PURGED_AT_ONCE = 1_000
 
 
-class Database(Acceptance, Protocol):
+class SharedDatabase(Acceptance, Protocol):
     """The store that all messages go to in the end."""
 
     @property
@@ -75,7 +75,7 @@ class _LedgerListener(StoreListener):
 class Spool:
     """An Acceptance in front of a database. Nobody else writes to its `ledger`."""
 
-    def __init__(self, database: Database, ledger: Ledger, rules: StoreRules, clock: Clock) -> None:
+    def __init__(self, database: SharedDatabase, ledger: Ledger, rules: StoreRules, clock: Clock) -> None:
         self._database = database
         self.ledger = ledger
         self._rules = rules

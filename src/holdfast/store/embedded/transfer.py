@@ -12,8 +12,8 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.idempotency import HEADER, handoff_digest, key_digest
 from holdfast.core.message import Entry, Message, MessageId, Place, Standing
 from holdfast.store.batching import choose
-from holdfast.store.embedded import keys, reads
-from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded import idempotency_keys, reads
+from holdfast.store.embedded.attempt_rows import attempts_of
 from holdfast.store.embedded.group import GroupWork
 from holdfast.store.embedded.indexes import place_of
 from holdfast.store.embedded.tables import Table, Transaction
@@ -91,7 +91,7 @@ def _key_of(transaction: Transaction, message: Message) -> KeyUse | None:
     for name, value in message.headers:
         if name == HEADER:
             digest = key_digest(value, message.method, message.target, message.route)
-            use = keys.find(transaction, digest, 0)
+            use = idempotency_keys.find(transaction, digest, 0)
             return KeyUse(digest, use.body, use.at) if use is not None and use.id == message.id else None
     return None
 
@@ -101,7 +101,7 @@ def hand_over(work: GroupWork, operation: HandOver, encoded: None) -> int:
     for message, read_at in operation.entries:
         if _leaves(work, message, read_at):
             work.erase_all(message.id)
-            keys.forget(work.transaction, handoff_digest(message.id))
+            idempotency_keys.forget(work.transaction, handoff_digest(message.id))
             gone += 1
     return gone
 

@@ -14,7 +14,7 @@ from holdfast.core.message import MessageId, Place, Standing
 from holdfast.core.schedule import RetryAt, first_place, place_after_attempt
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
-from holdfast.store.embedded import attempts, bulk, keys, transfer
+from holdfast.store.embedded import attempt_rows, bulk, idempotency_keys, transfer
 from holdfast.store.embedded.group import Group, GroupWork
 from holdfast.store.embedded.indexes import summarise
 from holdfast.store.embedded.shares import RoomKeeper, claim_of
@@ -65,7 +65,7 @@ def prepare(operations: Sequence[Operation], rules: StoreRules, now: int, last_i
             attempt = operation.attempt
             encoded = records.encode_delivered(operation.entry.message, attempt, attempt.at + attempt.duration)
         elif isinstance(operation, Fail):
-            encoded = attempts.prepare(operation.attempt)
+            encoded = attempt_rows.prepare(operation.attempt)
         if isinstance(operation, (Deliver, Fail, SaveLane)) and operation.lane is not None:
             lanes[operation.lane.key] = operation.lane
         prepared.append(encoded)
@@ -196,7 +196,7 @@ def _earlier(work: GroupWork, operation: Accept) -> Duplicate | Conflict | None:
     if key is None:
         return None
     since = _used_at(work, operation) - work.rules.idempotency
-    use = keys.find(work.transaction, key.digest, since, work.epochs)
+    use = idempotency_keys.find(work.transaction, key.digest, since, work.epochs)
     if use is None:
         known = operation.place is not None and transfer.is_here(work.transaction, operation.message.id)
         return Duplicate(operation.message.id) if known else None
@@ -206,8 +206,8 @@ def _earlier(work: GroupWork, operation: Accept) -> Duplicate | Conflict | None:
 def _remember_key(work: GroupWork, operation: Accept) -> None:
     key, message = operation.key, operation.message
     assert key is not None
-    use = keys.Use(message.id, key.body, _used_at(work, operation))
-    keys.remember(work.transaction, key.digest, use, work.rules.idempotency, work.epochs)
+    use = idempotency_keys.Use(message.id, key.body, _used_at(work, operation))
+    idempotency_keys.remember(work.transaction, key.digest, use, work.rules.idempotency, work.epochs)
 
 
 def _used_at(work: GroupWork, operation: Accept) -> int:
@@ -230,7 +230,7 @@ def deliver(work: GroupWork, operation: Deliver, encoded: bytes) -> None:
     work.finished.append(message.id)
 
 
-def fail(work: GroupWork, operation: Fail, encoded: attempts.EncodedAttempt) -> None:
+def fail(work: GroupWork, operation: Fail, encoded: attempt_rows.EncodedAttempt) -> None:
     message, read_at = operation.entry
     attempt, step = operation.attempt, operation.step
     place = work.current_place(message.id, message.lane, read_at)
@@ -245,7 +245,7 @@ def fail(work: GroupWork, operation: Fail, encoded: attempts.EncodedAttempt) -> 
             work.set_retry(message.id, message.lane, tried)
         else:
             work.add_dead(message.id, message.lane, tried, step.reason)
-    attempts.record(work.transaction, message.id, encoded)
+    attempt_rows.record(work.transaction, message.id, encoded)
 
 
 def shelve(work: GroupWork, operation: Shelve, encoded: None) -> int:

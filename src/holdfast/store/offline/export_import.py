@@ -13,14 +13,14 @@ from holdfast.core.errors import CorruptRecord, StoreFull
 from holdfast.core.message import MessageId, Standing
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import export_format, maintenance, records
-from holdfast.store.embedded import keys, reads
-from holdfast.store.embedded.attempts import attempts_of, rows_of
+from holdfast.store.embedded import idempotency_keys, reads
+from holdfast.store.embedded.attempt_rows import attempts_of, rows_of
 from holdfast.store.embedded.group import Group, GroupWork
+from holdfast.store.embedded.idempotency_keys import Use
 from holdfast.store.embedded.indexes import IndexEntry, index_entries, is_default_place, place_of, summarise
-from holdfast.store.embedded.keys import Use
 from holdfast.store.embedded.shares import RoomKeeper, claim_of
 from holdfast.store.embedded.tables import Engine, Table, Transaction, put_row, walk
-from holdfast.store.export_format import Delivered, Key, Line, Record
+from holdfast.store.export_format import Delivered, ExportedKey, Line, Record
 from holdfast.store.maintenance import Finding, Imported, framed
 from holdfast.store.offline.fsck import NAMES, name_of
 from holdfast.store.offline.row_checks import fault_of
@@ -72,7 +72,7 @@ def _delivered(transaction: Transaction, id: bytes, value: bytes) -> Line:
 
 def _key(transaction: Transaction, key: bytes, value: bytes) -> Line:
     id, body, at = records.decode_key(value)
-    return export_format.key_line(Key(key[4:], body, id, at))
+    return export_format.key_line(ExportedKey(key[4:], body, id, at))
 
 
 _SHAPES: dict[Table, Callable[[Transaction, bytes, bytes], Line]] = {
@@ -110,7 +110,7 @@ class Piece:
 
     def is_known(self, transaction: Transaction) -> bool:
         if self.use is not None:
-            return keys.find(transaction, self.use[0], NEVER_BEFORE) is not None
+            return idempotency_keys.find(transaction, self.use[0], NEVER_BEFORE) is not None
         return any(transaction.get(*row) is not None for row in self.known_by)
 
 
@@ -159,7 +159,7 @@ def _add(work: GroupWork, piece: Piece) -> None:
     for row in piece.rows:
         put_row(work.transaction, *row)
     if piece.use is not None:
-        keys.remember(work.transaction, *piece.use, work.rules.idempotency)
+        idempotency_keys.remember(work.transaction, *piece.use, work.rules.idempotency)
     if piece.lane:
         work.touched.add(piece.lane)
 
@@ -175,7 +175,7 @@ def _encoded(record: Record) -> Piece:
             encoded = records.encode_delivered(message, success, finished_at, size)
             rows = [(Table.DELIVERED, message.id, encoded), *rows_of(message.id, attempts)]
             return Piece("delivered", _known(message.id), rows, finished=(finished_at, message.id))
-        case Key(digest, body, id, at):
+        case ExportedKey(digest, body, id, at):
             return Piece("key", [], [], use=(digest, Use(id, body, at)))
 
 

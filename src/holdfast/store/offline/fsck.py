@@ -10,6 +10,7 @@ from holdfast.core.errors import CorruptRecord
 from holdfast.core.message import DeadReason, Standing, id_text
 from holdfast.core.store_rules import MESSAGE_COST, StoreRules
 from holdfast.store import records
+from holdfast.store.embedded.idempotency_keys import epochs
 from holdfast.store.embedded.indexes import (
     INDEXES,
     entry_id,
@@ -19,7 +20,6 @@ from holdfast.store.embedded.indexes import (
     rows_of_summary,
     summary_of,
 )
-from holdfast.store.embedded.keys import epochs
 from holdfast.store.embedded.shares import known_shares
 from holdfast.store.embedded.tables import Engine, Table, Transaction, has_row, prefixed, walk
 from holdfast.store.maintenance import Finding, delivered_still_here, unreadable

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.core.message import Attempt, AttemptKind, DeadReason, Message, MessageId, Place, Standing, rfc3339
 from holdfast.core.store_rules import StoreRules
 from holdfast.store import records
-from holdfast.store.embedded.attempts import attempts_of
+from holdfast.store.embedded.attempt_rows import attempts_of
 from holdfast.store.embedded.folder import SET_ASIDE
 from holdfast.store.embedded.group import Group, GroupWork
 from holdfast.store.embedded.indexes import (
@@ -39,10 +39,10 @@ from holdfast.store.embedded.tables import (
     rows_after,
     walk,
 )
-from holdfast.store.files import open_private, sync_folder
 from holdfast.store.maintenance import Repaired
 from holdfast.store.offline.fsck import DETAILS, SUMMARISED, ids_of, stray, stray_summary
 from holdfast.store.offline.row_checks import fault_of
+from holdfast.store.private_files import open_private, sync_folder
 from holdfast.store.records import lane_key, stamp, unstamp
 from holdfast.store.validation import readable_message
 

@@ -22,13 +22,13 @@ from holdfast.store.postgres.admission import Admission, NewMessage, answer, pla
 from holdfast.store.postgres.arrival_feed import ArrivalFeed, Hints
 from holdfast.store.postgres.arrivals import NOTIFY, notifications, parted
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import Connection, Cursor, commit_along
 from holdfast.store.postgres.membership import Member
 from holdfast.store.postgres.outcomes import insert_attempts
 from holdfast.store.postgres.rows import ACTIVE, NUMBERS, Terms
 from holdfast.store.postgres.shards import OwnedShards
 from holdfast.store.postgres.state import WORKED_WITHIN, Room, StoreState
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.transactions import Connection, Cursor, commit_along
 from holdfast.store.postgres.write_queue import WriteQueue
 
 ANSWER_WITHIN = 5.0

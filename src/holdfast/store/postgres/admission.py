@@ -10,9 +10,9 @@ from holdfast.core.schedule import first_place
 from holdfast.core.store_rules import WATERMARK, cost_of, refusal
 from holdfast.store.port import Accept, Conflict, Duplicate, IdempotencyKey
 from holdfast.store.postgres import rows, shares
-from holdfast.store.postgres.connection import Connection, beginning
 from holdfast.store.postgres.rows import Terms, columns
 from holdfast.store.postgres.state import Room
+from holdfast.store.postgres.transactions import Connection, beginning
 from holdfast.store.transfer import StoredMessage
 
 Use = tuple[MessageId, bytes, int]

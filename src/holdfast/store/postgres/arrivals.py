@@ -14,12 +14,12 @@ from holdfast.core.message import Entry, MessageId
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.port import Operation
-from holdfast.store.postgres import lanes, rows
+from holdfast.store.postgres import lane_rows, rows
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import Connection, Cursor
-from holdfast.store.postgres.ownership import CHANNEL
+from holdfast.store.postgres.ownership_tables import CHANNEL
 from holdfast.store.postgres.rows import ACTIVE, RETRY, WAITING, Terms
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.transactions import Connection, Cursor
 from holdfast.store.validation import check_message
 
 ID = 16
@@ -177,7 +177,7 @@ def shelve(connection: Connection, operation: ShelveArrived, terms: Terms) -> in
         message = records.message_or_none(id, record)
         # An unreadable record is reported when its lane is read.
         touched[lane] = message.host if message is not None else touched.get(lane, lane)
-    lanes.review(connection, touched, terms)
+    lane_rows.review(connection, touched, terms)
     return len(shelved)
 
 

@@ -30,9 +30,8 @@ from holdfast.store.port import (
     RetryNow,
     ReviewLanes,
 )
-from holdfast.store.postgres import lanes, queries, rows
+from holdfast.store.postgres import lane_rows, queries, rows
 from holdfast.store.postgres.arrivals import notify
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import (
     ACTIVE,
     DEAD,
@@ -46,6 +45,7 @@ from holdfast.store.postgres.rows import (
     counted_as,
 )
 from holdfast.store.postgres.shares import Counts, Sums, of_lanes
+from holdfast.store.postgres.transactions import Connection
 
 ENABLED = STATE_NUMBERS[CircuitState.ENABLED]
 
@@ -131,7 +131,7 @@ def expire(connection: Connection, operation: Expire, terms: Terms) -> list[Mess
     if not all(terms.owns(row.host) for row in expired):
         return Fenced()
     _move(connection, expired, [dead_place(row.place, operation.now) for row in expired], terms, DeadReason.EXPIRED)
-    lanes.review(connection, {row.lane: row.host for row in expired}, terms)
+    lane_rows.review(connection, {row.lane: row.host for row in expired}, terms)
     return [row.id for row in expired]
 
 
@@ -201,7 +201,7 @@ def drop_messages(connection: Connection, operation: DropMessages, terms: Terms)
         return Fenced()
     touched = {row.lane: row.host for row in dropped if not row.is_dead}
     _erase(connection, dropped, terms)
-    lanes.review(connection, touched, terms)
+    lane_rows.review(connection, touched, terms)
     return BulkResult([row.id for row in dropped], touched, after)
 
 
@@ -226,7 +226,7 @@ def hand_over(connection: Connection, operation: HandOver, terms: Terms) -> int:
     handed = [row for row in found if (row.place.attempts, row.is_dead) == read_at[row.id]]
     _erase(connection, handed, terms)
     connection.execute(_DELETE_KEYS, ([handoff_digest(row.id) for row in handed],))
-    lanes.review(connection, {row.lane: row.host for row in handed}, terms)
+    lane_rows.review(connection, {row.lane: row.host for row in handed}, terms)
     return len(handed)
 
 
@@ -244,7 +244,7 @@ def retry_now(connection: Connection, operation: RetryNow, terms: Terms) -> Retr
         return Fenced()
     if row.place.standing is Standing.RETRY:
         _move(connection, found, [due_at_once(row.place, operation.now)], terms)
-        lanes.review(connection, {row.lane: row.host}, terms)
+        lane_rows.review(connection, {row.lane: row.host}, terms)
     return Retried.DUE
 
 
@@ -274,7 +274,7 @@ def review_lanes(connection: Connection, operation: ReviewLanes, terms: Terms) -
         return None
     after = (operation.after or b"").decode()
     page: dict[str, str] = dict(connection.execute(_LANES_TO_REVIEW, (after, shards, operation.limit)).fetchall())
-    lanes.review(connection, page, terms)
+    lane_rows.review(connection, page, terms)
     if len(page) == operation.limit:
         return max(page).encode()
     connection.execute(_SHARDS_REVIEWED, (numbers, shards))

@@ -23,16 +23,16 @@ from holdfast.store.port import (
     Shelve,
     lane_changes,
 )
-from holdfast.store.postgres import arrivals, bulk, outcomes, ownership
+from holdfast.store.postgres import arrivals, bulk, outcomes, ownership_tables
 from holdfast.store.postgres.arrival_feed import ArrivalFeed
 from holdfast.store.postgres.arrivals import ShelveArrived
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.membership import Member
-from holdfast.store.postgres.ownership import NOT_JOINED, Membership, Release
+from holdfast.store.postgres.ownership_tables import NOT_JOINED, Membership, Release
 from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.shards import OwnedShards
 from holdfast.store.postgres.state import UNREACHABLE, WORKED_WITHIN, StoreState
+from holdfast.store.postgres.transactions import Connection
 from holdfast.store.postgres.write_queue import WriteQueue
 
 
@@ -157,7 +157,7 @@ class Change:
         return [None] * len(self.operations), NEVER
 
     def _write(self, connection: Connection) -> tuple[list[Any], int]:
-        if self.unsure and ownership.was_committed(connection, self.membership):
+        if self.unsure and ownership_tables.was_committed(connection, self.membership):
             self.membership.writes += 1
             if self.group is not None and self.unsure is self.operations:
                 return [None] * len(self.operations), 0
@@ -179,7 +179,7 @@ class Change:
             connection.commit()
             return result
         shards = operation.shards if isinstance(operation, (ShelveArrived, Release)) else {}
-        ownership.pass_fence(connection, self.membership, shards)
+        ownership_tables.pass_fence(connection, self.membership, shards)
         result = _OWNERS[type(operation)](connection, operation, self.terms)
         connection.commit()
         self.membership.writes += 1
@@ -189,7 +189,7 @@ class Change:
 _OWNERS: dict[type[Operation], Callable[[Connection, Any, Terms], Any]] = {
     **bulk.OWNERS,
     ShelveArrived: arrivals.shelve,
-    Release: ownership.release,
+    Release: ownership_tables.release,
 }
 
 

@@ -14,7 +14,9 @@ import trio
 from psycopg import errors
 
 from holdfast.core.errors import StoreUnreachable
-from holdfast.store.postgres.connection import (
+from holdfast.store.postgres.schema import LOCK_TIMEOUT
+from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.transactions import (
     CONFLICTING,
     CONFLICTS,
     STALLED,
@@ -28,8 +30,6 @@ from holdfast.store.postgres.connection import (
     raise_meaning_of,
     roll_back,
 )
-from holdfast.store.postgres.schema import LOCK_TIMEOUT
-from holdfast.store.postgres.statements import Statement
 
 LOCKED_WITHIN = "200ms"
 """For rows that delivery writes. They are its own: a lock of another session delays only their lanes."""

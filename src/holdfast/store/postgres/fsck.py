@@ -20,11 +20,11 @@ from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.maintenance import Finding, Repaired, delivered_still_here, unreadable
 from holdfast.store.port import LaneRecord
-from holdfast.store.postgres import ownership, rows
-from holdfast.store.postgres.connection import Connection, pages, retried, snapshot
-from holdfast.store.postgres.lanes import heads_of, put_circuits
+from holdfast.store.postgres import ownership_tables, rows
+from holdfast.store.postgres.lane_rows import heads_of, put_circuits
 from holdfast.store.postgres.rows import ACTIVE, DEAD, STATE_NUMBERS, STATES, Terms, counted_as, reason_of
 from holdfast.store.postgres.shares import FOLDED, Counts, Sums
+from holdfast.store.postgres.transactions import Connection, pages, retried, snapshot
 from holdfast.store.validation import ID, UNREADABLE, check_attempt, check_message, delivered_of, lane_of
 
 SOON = 10_000
@@ -62,7 +62,7 @@ class Audit:
     listed: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
 
     def run(self) -> Iterator[Finding]:
-        soon = ownership.fleet_time(self.connection) + SOON
+        soon = ownership_tables.fleet_time(self.connection) + SOON
         walk = partial(pages, self.connection)
         with snapshot(self.connection):
             for table, check in (

@@ -13,13 +13,13 @@ import trio
 
 from holdfast.core.errors import CommitFailed, StoreUnreachable, StoreUnusable
 from holdfast.core.ownership import LAST_BEGIN, Liveness
-from holdfast.store.postgres import migration, ownership, schema, shares
+from holdfast.store.postgres import migration, ownership_tables, schema, shares
 from holdfast.store.postgres.client import Client, NoAnswer
-from holdfast.store.postgres.connection import Connection, Result, Work, outside_transaction
-from holdfast.store.postgres.ownership import BEAT_WITHIN, MOVED, Membership, Renewal, SharedTime
+from holdfast.store.postgres.ownership_tables import BEAT_WITHIN, MOVED, Membership, Renewal, SharedTime
 from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.shards import OwnedShards
 from holdfast.store.postgres.state import TRY_AGAIN_AFTER, StoreState
+from holdfast.store.postgres.transactions import Connection, Result, Work, outside_transaction
 
 MEASURE_EVERY = 10
 """Beats between two measurements of how full the store is."""
@@ -144,7 +144,7 @@ class Member:
         asked_at = self._clock.uptime()
         await self._listen(number)
         self.membership, time = await self._run(
-            partial(ownership.join, number=number, name=self._name, delivers=self._delivers, lease=self._lease)
+            partial(ownership_tables.join, number=number, name=self._name, delivers=self._delivers, lease=self._lease)
         )
         self._renewed_at = asked_at
         self._state.follow_time(time, None)
@@ -152,7 +152,7 @@ class Member:
 
     async def _listen(self, number: int) -> None:
         """Once a connection. A replica that owns nothing need not: a notification wakes every session that listens."""
-        can_listen = partial(ownership.can_listen, number=number, stays=self._delivers)
+        can_listen = partial(ownership_tables.can_listen, number=number, stays=self._delivers)
         self.notifies = self._may_listen and await self._run(can_listen)
         self._has_to_listen = False
 
@@ -163,7 +163,7 @@ class Member:
         """Leaves the fleet, so that others take over at once."""
         membership, self.membership = self.membership, None
         if membership is not None:
-            await self._run(partial(ownership.leave, membership=membership))
+            await self._run(partial(ownership_tables.leave, membership=membership))
 
     def step_back(self, steps_back: bool) -> None:
         """Has others own the hosts while this process drains, if there are any; or takes part again."""
@@ -212,24 +212,24 @@ class Member:
     async def _renew(self, membership: Membership) -> Renewal:
         delivers = self._delivers and not self._steps_back
         step = 1 + self._random_bits(STEP_BITS)
-        values = ownership.renewing(membership, delivers, self._lease, step)
-        found = await self._client.execute(ownership.RENEW, values, within=BEAT_WITHIN)
-        return ownership.renewed(membership, delivers, found)
+        values = ownership_tables.renewing(membership, delivers, self._lease, step)
+        found = await self._client.execute(ownership_tables.RENEW, values, within=BEAT_WITHIN)
+        return ownership_tables.renewed(membership, delivers, found)
 
     async def _bury(self, renewal: Renewal, asked_at: int) -> None:
         """Takes the shards of members that have not renewed for a lease."""
         dead = self._lives.dead(renewal.renewals, asked_at)
         if self._lives.has_silent_replica:
-            await self._run(ownership.cut_off)
+            await self._run(ownership_tables.cut_off)
         if dead:
-            await self._run(partial(ownership.bury, renewals=dead))
+            await self._run(partial(ownership_tables.bury, renewals=dead))
 
     async def _keep_time(self, renewal: Renewal, jump: int) -> None:
         """Stores the fleet's time, for all. A jump of the database's clock is not followed."""
         before, now = renewal.clock, self._clock.now()
         if 0 in self._shards.owned and (jump or now - before.last >= KEEP_TIME_EVERY):
             after = SharedTime(before.shift - jump, now)
-            await self._run(partial(ownership.keep_time, before=before, after=after))
+            await self._run(partial(ownership_tables.keep_time, before=before, after=after))
 
     async def _deliveries_may_begin(self) -> bool:
         """Not while replicas are alive that deliver by an older version's rules."""

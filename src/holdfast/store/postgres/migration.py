@@ -11,9 +11,9 @@ import psycopg
 from psycopg import errors
 
 from holdfast.core.errors import StoreUnreachable, StoreUnusable
-from holdfast.store.postgres.connection import connected
-from holdfast.store.postgres.ownership import fleet_time
+from holdfast.store.postgres.ownership_tables import fleet_time
 from holdfast.store.postgres.schema import LOCK_TIMEOUT, SCHEMA, STATEMENT_TIMEOUT, STEPS, Step
+from holdfast.store.postgres.transactions import connected
 
 LOCKED_WITHIN = "1500ms"
 """The lock time-out for a table that a step changes: while it waits, everyone else waits behind it. The server cancels

@@ -18,18 +18,18 @@ from holdfast.core.errors import StoreFull, StoreUnusable
 from holdfast.core.message import Attempt, MessageId, id_text
 from holdfast.core.store_rules import WATERMARK, StoreRules, cost_of
 from holdfast.store import export_format, maintenance, records
-from holdfast.store.export_format import Delivered, Key, Line, Record
+from holdfast.store.export_format import Delivered, ExportedKey, Line, Record
 from holdfast.store.maintenance import Finding, Imported, Repaired, framed
 from holdfast.store.port import LaneRecord
-from holdfast.store.postgres import fsck, migration, ownership, rows, schema, shares
+from holdfast.store.postgres import fsck, migration, ownership_tables, rows, schema, shares
 from holdfast.store.postgres.accept import insert
 from holdfast.store.postgres.admission import NewMessage, moved_message, put_keys, stored
-from holdfast.store.postgres.connection import Connection, connected, pages, retried, snapshot
-from holdfast.store.postgres.lanes import put_circuits
+from holdfast.store.postgres.lane_rows import put_circuits
 from holdfast.store.postgres.outcomes import insert_attempts
 from holdfast.store.postgres.queries import Faults, attempts_of
 from holdfast.store.postgres.rows import DEAD, Terms, columns, reason_of
 from holdfast.store.postgres.shares import FOLDED
+from holdfast.store.postgres.transactions import Connection, connected, pages, retried, snapshot
 from holdfast.store.transfer import StoredMessage
 from holdfast.store.validation import ID, UNREADABLE, check_message, delivered_of, lane_of
 
@@ -67,7 +67,7 @@ def open_database(url: str, max_size: int, rules: StoreRules, *, create: bool = 
             raise StoreUnusable(f"there is no store in {schema.shown(url)}")
         migration.bring_up_to_date(connection)
         connection.autocommit = False
-        now = ownership.fleet_time(connection)
+        now = ownership_tables.fleet_time(connection)
         yield Database(connection, Terms(rules, 0, FOLDED, now, max_size))
 
 
@@ -139,7 +139,7 @@ def _delivered(row: Row, attempts: list[Attempt]) -> Line:
 
 
 def _key(row: Row, attempts: list[Attempt]) -> Line:
-    return export_format.key_line(Key(*row))
+    return export_format.key_line(ExportedKey(*row))
 
 
 # -- import ----------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class _Finished(NamedTuple):
     attempts: Sequence[Attempt]
 
 
-Piece = LaneRecord | NewMessage | _Finished | Key
+Piece = LaneRecord | NewMessage | _Finished | ExportedKey
 
 
 def _encoded(record: Record) -> Piece:
@@ -168,7 +168,7 @@ def _encoded(record: Record) -> Piece:
         case Delivered(message, size, finished_at, success, attempts):
             encoded = records.encode_delivered(message, success, finished_at, size)
             return _Finished(message.id, finished_at, encoded, attempts)
-        case LaneRecord() | Key():
+        case LaneRecord() | ExportedKey():
             return record
 
 
@@ -180,7 +180,7 @@ def _write(connection: Connection, batch: Sequence[Piece], terms: Terms) -> "Cou
     messages = [each for each in fresh if isinstance(each, NewMessage)]
     finished = [each for each in fresh if isinstance(each, _Finished)]
     _refuse_if_full(connection, messages, terms)
-    keys = _put_keys(connection, [each for each in batch if isinstance(each, Key)], terms)
+    keys = _put_keys(connection, [each for each in batch if isinstance(each, ExportedKey)], terms)
     _put_delivered(connection, finished)
     insert(connection, messages, terms)
     # Last, since this locks their rows: the owner of a host may be about to write its first record.
@@ -204,7 +204,7 @@ def _put_delivered(connection: Connection, coming: Sequence[_Finished]) -> None:
         connection.execute(_INSERT_DELIVERED, columns([each[:3] for each in coming]))
 
 
-def _put_keys(connection: Connection, coming: Sequence[Key], terms: Terms) -> int:
+def _put_keys(connection: Connection, coming: Sequence[ExportedKey], terms: Terms) -> int:
     """Only the last use of each."""
     last = {key.digest: (key.id, key.body, key.at) for key in sorted(coming, key=lambda key: key.at)}
     return len(put_keys(connection, last, terms))

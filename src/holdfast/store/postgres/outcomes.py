@@ -17,12 +17,12 @@ from holdfast.core.store_rules import cost_of, first_answer_kept, first_kept, tr
 from holdfast.store import records
 from holdfast.store.port import NEVER, Deliver, Expire, Fail, Forget, LaneRecord, Operation, SaveLane, Shelve
 from holdfast.store.postgres.arrivals import ask_shelved, keep_order
-from holdfast.store.postgres.connection import Connection, Cursor, beginning, commit_along
-from holdfast.store.postgres.lanes import TouchedLanes
-from holdfast.store.postgres.ownership import FENCE, PASSED, Membership, fence_values, pass_fence
+from holdfast.store.postgres.lane_rows import TouchedLanes
+from holdfast.store.postgres.ownership_tables import FENCE, PASSED, Membership, fence_values, pass_fence
 from holdfast.store.postgres.rows import DEAD, NUMBERS, RETRY, Terms, columns, reason_number
 from holdfast.store.postgres.shares import ON_TOP
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.transactions import Connection, Cursor, beginning, commit_along
 from holdfast.store.records import live_record
 
 TOGETHER = (Deliver, Fail, Shelve, SaveLane)

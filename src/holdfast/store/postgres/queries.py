@@ -19,7 +19,6 @@ from holdfast.store import records
 from holdfast.store.batching import LOOKED_AT, choose
 from holdfast.store.port import CircuitView, DeadFilter, MessageFilter, MessageView, StoreStatistics
 from holdfast.store.postgres import rows, shares
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import (
     ACTIVE,
     DEAD,
@@ -32,6 +31,7 @@ from holdfast.store.postgres.rows import (
     reason_number,
 )
 from holdfast.store.postgres.shares import Sums
+from holdfast.store.postgres.transactions import Connection
 from holdfast.store.records import stamp, unstamp
 from holdfast.store.validation import UNREADABLE, check_attempt, check_message
 

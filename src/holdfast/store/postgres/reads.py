@@ -17,11 +17,11 @@ from holdfast.store.batching import choose, choose_lanes
 from holdfast.store.port import ALL_CLASSES, NO_LIMIT, Agenda, LaneQuery, LaneView, OldestFinished
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import Connection, Result, Work, reading
-from holdfast.store.postgres.lanes import heads_of
+from holdfast.store.postgres.lane_rows import heads_of
 from holdfast.store.postgres.rows import DEAD, RETRY, WAITING
 from holdfast.store.postgres.shards import OwnedShards
 from holdfast.store.postgres.state import TRY_AGAIN_AFTER, WORKED_WITHIN, StoreState
+from holdfast.store.postgres.transactions import Connection, Result, Work, reading
 from holdfast.store.records import unstamp
 from holdfast.store.validation import check_message
 

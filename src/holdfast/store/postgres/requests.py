@@ -9,10 +9,10 @@ import trio
 
 from holdfast.core.errors import StoreUnreachable
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.connection import Connection, Result, Work
 from holdfast.store.postgres.membership import Member
-from holdfast.store.postgres.ownership import CHANNEL, NOT_JOINED
+from holdfast.store.postgres.ownership_tables import CHANNEL, NOT_JOINED
 from holdfast.store.postgres.state import StoreState
+from holdfast.store.postgres.transactions import Connection, Result, Work
 
 ANSWERED_WITHIN = 10.0
 """Seconds that an operator waits for the replica that owns a host."""

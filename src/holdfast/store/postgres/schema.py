@@ -8,7 +8,7 @@
     keys       idempotency keys
     lanes      the circuit of each lane: its record, the columns that it is searched by, and `wake_at`
     counters   waiting and dead messages and their bytes, a row for each lane and writer; see shares.py
-    members    the replicas that are alive; this, fences and shards: see ownership.py
+    members    the replicas that are alive; this, fences and shards: see ownership_tables.py
     requests   of operators to another replica; see requests.py
     meta       single values: when the fleet began, its time, the version that the tables are tuned for
     versions   the steps below that were made

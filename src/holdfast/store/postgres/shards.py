@@ -14,9 +14,9 @@ import trio
 
 from holdfast.core.errors import Fenced, StoreUnreachable
 from holdfast.core.ownership import SHARDS, owners_of_shards, shard_of
-from holdfast.store.postgres import ownership
+from holdfast.store.postgres import ownership_tables
 from holdfast.store.postgres.client import Client
-from holdfast.store.postgres.ownership import BEAT_WITHIN, Membership, Owned
+from holdfast.store.postgres.ownership_tables import BEAT_WITHIN, Membership, Owned
 from holdfast.store.postgres.state import TRY_AGAIN_AFTER
 
 
@@ -111,7 +111,7 @@ class OwnedShards:
         belongs = owners_of_shards(delivering)
         free = [shard for shard, each in shards.items() if each.owner is None and belongs.get(shard) == number]
         if free:
-            take = partial(ownership.take_free, number=number, shards=free)
+            take = partial(ownership_tables.take_free, number=number, shards=free)
             mine |= await self._client.run(take, within=BEAT_WITHIN)
             if self._membership is not membership:
                 return True

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from holdfast.core.store_rules import MESSAGE_COST
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import DEAD, RETRY
+from holdfast.store.postgres.transactions import Connection
 
 FOLDED = 0
 """The writer of the folded rows."""

@@ -9,7 +9,7 @@ from holdfast.clock import Clock
 from holdfast.core.errors import CommitFailed, StoreUnreachable
 from holdfast.core.store_rules import WATERMARK, StoreRules
 from holdfast.store.port import StoreListener
-from holdfast.store.postgres.ownership import Renewal
+from holdfast.store.postgres.ownership_tables import Renewal
 from holdfast.store.postgres.rows import Terms
 
 UNREACHABLE = "the database can't be reached"

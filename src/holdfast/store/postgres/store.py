@@ -42,14 +42,14 @@ from holdfast.store.postgres.accept import Acceptor
 from holdfast.store.postgres.arrival_feed import ArrivalFeed
 from holdfast.store.postgres.changes import DeliveryWriter
 from holdfast.store.postgres.client import Client, Clients
-from holdfast.store.postgres.connection import Connection, Result, reading
 from holdfast.store.postgres.membership import Member
-from holdfast.store.postgres.ownership import Release, Renewal
+from holdfast.store.postgres.ownership_tables import Release, Renewal
 from holdfast.store.postgres.queries import Faults
 from holdfast.store.postgres.reads import DeliveryReader
 from holdfast.store.postgres.requests import ANSWER, REQUEST, Requests
 from holdfast.store.postgres.shards import OwnedShards
 from holdfast.store.postgres.state import UNREACHABLE, StoreState
+from holdfast.store.postgres.transactions import Connection, Result, reading
 from holdfast.store.transfer import StoredMessage
 from holdfast.store.waiter import Waiter
 

@@ -15,9 +15,9 @@ from holdfast.store.port import Accepted, Duplicate, IdempotencyKey
 from holdfast.store.postgres import admission
 from holdfast.store.postgres.accept import insert
 from holdfast.store.postgres.admission import Admission, NewMessage, Uses
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import Terms
 from holdfast.store.postgres.state import Room
+from holdfast.store.postgres.transactions import Connection
 from holdfast.store.transfer import StoredMessage
 
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from types import FrameType
 
 from holdfast.cli.arguments import positive
-from holdfast.cli.client import BULK_TIMEOUT, ControlClient, Document, segment
-from holdfast.cli.errors import CommandError
+from holdfast.cli.command_error import CommandError
+from holdfast.cli.control_client import BULK_TIMEOUT, ControlClient, Document, segment
 from holdfast.cli.output import ProgressBar, When, bar_wanted, count, parse_when, resolved, timestamp
 
 STEP = 250

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.client import PAGE, ControlClient
+from holdfast.cli.control_client import PAGE, ControlClient
 from holdfast.cli.main import main
 from tests.cli.conftest import EXECUTABLE, Run
 from tests.cli.scripted import Answer, Script, documents, message, problem, status

@@ -33,10 +33,10 @@ from holdfast.core.errors import Fenced
 from holdfast.core.ownership import SHARDS
 from holdfast.store.port import Operation
 from holdfast.store.postgres import shares
-from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.rows import Terms, one
 from holdfast.store.postgres.schema import VERSION
 from holdfast.store.postgres.statements import Statement
+from holdfast.store.postgres.transactions import Connection
 
 MEMBER = "SELECT number FROM members WHERE number = {} FOR SHARE"
 """A replica's number, if it is a member. It stays one until this transaction ends."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.files import CannotWrite, open_private, written_beside
+from holdfast.store.private_files import CannotWrite, open_private, written_beside
 
 STRANGER = 54_321
 

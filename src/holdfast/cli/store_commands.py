@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.arguments import add_config, add_json, command_parser, load_config
-from holdfast.cli.errors import MISUSED, REFUSED, UNUSABLE, CommandError, clean, warn
+from holdfast.cli.command_error import MISUSED, REFUSED, UNUSABLE, CommandError, clean, warn
 from holdfast.cli.output import ProgressBar, count, human_size, wall_clock
 from holdfast.config import Config, ConfigError, DatabaseUrl
 from holdfast.core.errors import CommitFailed, HoldfastError, StoreUnusable
-from holdfast.store.files import written_beside
 from holdfast.store.maintenance import Finding, Maintained, NotAnExport, Repaired, check_header
+from holdfast.store.private_files import written_beside
 from holdfast.store.transfer import Transferred
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.cli.bulk import STEP
+from holdfast.cli.bulk_actions import STEP
 from holdfast.cli.main import main
 from holdfast.cli.output import progress
 from tests.cli.scripted import Received, Script, circuit, documents, problem, status

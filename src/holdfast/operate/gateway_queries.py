@@ -15,7 +15,7 @@ from holdfast.core.schedule import RetryRules, expires_at
 from holdfast.events import Events
 from holdfast.operate import json_shapes
 from holdfast.operate.ports import Condition, Deliveries, Spooled
-from holdfast.operate.requests import LONGEST_PAGE, after_id, choice, circuit_name, page_limit, problem
+from holdfast.operate.routing import LONGEST_PAGE, after_id, choice, circuit_name, page_limit, problem
 from holdfast.store.port import CircuitView, MessageView, Store
 
 MOST_CANDIDATES = 20

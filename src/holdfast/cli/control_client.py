@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from holdfast.cli.arguments import load_config, parse_address
-from holdfast.cli.errors import CommandError
+from holdfast.cli.command_error import CommandError
 from holdfast.cli.output import gateway_time
 
 CONNECT_TIMEOUT = 5.0
@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Response:
+class HttpAnswer:
     """A 2xx answer."""
 
     headers: http.client.HTTPMessage
@@ -61,11 +61,11 @@ class HttpClient:
 
     def exchange(
         self, method: str, path: str, headers: Headers, content: bytes = b"", timeout: float | None = ANSWER_TIMEOUT
-    ) -> Response:
+    ) -> HttpAnswer:
         """Returns a 2xx answer. Adds no header but Host and Content-Length: a webhook's go on to its receiver."""
         answer = self._request(method, path, headers, content, timeout)
         with self._errors_named(timeout):
-            return Response(answer.headers, answer.read())
+            return HttpAnswer(answer.headers, answer.read())
 
     def lines(self, path: str) -> Iterator[bytes]:
         """Yields the lines of a 2xx answer as they arrive, without a timeout between them."""

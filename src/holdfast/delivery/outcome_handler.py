@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core.circuit import Change, CircuitRules
+from holdfast.core.circuit import CircuitChange, CircuitRules
 from holdfast.core.counters import Counters
 from holdfast.core.lane import Lane
 from holdfast.core.message import Attempt, AttemptKind, ErrorKind, Fault, Message, id_text, masked_lane, rfc3339
@@ -25,7 +25,7 @@ class OutcomeEffects(NamedTuple):
 
     operation: Operation
     due: int | None
-    change: Change | None
+    change: CircuitChange | None
 
 
 class EventReporter:
@@ -43,7 +43,7 @@ class EventReporter:
             id, target = id_text(message.id), message.masked_target
             self.events.publish("accepted", message=id, host=message.host, target=target, route=message.route)
 
-    def log_change(self, lane: Lane | LaneRecord, change: Change) -> None:
+    def log_change(self, lane: Lane | LaneRecord, change: CircuitChange) -> None:
         circuit = lane.circuit
         if change.reason is not None:
             self.counters.trips[change.reason] += 1

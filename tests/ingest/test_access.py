@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.config import Address, ConfigError
 from holdfast.http.codec import RequestHead
-from holdfast.ingest.admission import AccessCheck, OwnAddress, read_token
+from holdfast.ingest.access import AccessCheck, OwnAddress, read_token
 from holdfast.ingest.refusals import BROWSER, WRONG_HOST, WRONG_METHOD, WRONG_TOKEN, Refused
 
 HERE = Address("127.0.0.1", 8800)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import ConfigError, files, load, read_regular, stat_regular
-from holdfast.config.files import MOST, MOST_OF_CONFIG
+from holdfast.config import ConfigError, config_files, load, read_regular, stat_regular
+from holdfast.config.config_files import MOST, MOST_OF_CONFIG
 
 ENVIRON = {"HOME": "/home/u"}
 TEXT = '[retry]\nbase = "1s"\n'
@@ -57,7 +57,7 @@ def test_a_pipe_is_not_read_a_second_time(pipe: tuple[Path, int]) -> None:
 
 
 def test_reading_a_pipe_without_a_writer_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PATIENCE", 0.01)
+    monkeypatch.setattr(config_files, "PATIENCE", 0.01)
     os.mkfifo(tmp_path / "named")
     assert fault(tmp_path / "named") == "can't be read: nothing came within 0 s"
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.http.codec import RequestHead
-from holdfast.http.message import Request, Response, StreamingResponse
+from holdfast.http.request_response import Request, Response, StreamingResponse
+from holdfast.operate.gateway_queries import Queries
 from holdfast.operate.metrics import CONTENT_TYPE, Metrics
-from holdfast.operate.queries import Queries
-from holdfast.operate.requests import Call, Route, Router, answer, problem
+from holdfast.operate.routing import Call, Route, Router, answer, problem
 
 _BROWSER_HEADERS = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"))
 _NOT_SHARED = [(b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin")]

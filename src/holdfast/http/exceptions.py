@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, Literal
 
-from holdfast.http.message import Response
+from holdfast.http.request_response import Response
 
 Stage = Literal["resolve", "connect", "reach_proxy", "proxy", "tls", "send", "answer"]
 """The progress of an exchange. A timeout in `reach_proxy` is a `ProxyError`, as the target is not at fault."""

@@ -5,7 +5,7 @@
     refused, reset, shutting down, starting, no tables,
     a standby, no answer, a commit its standby may not have      StoreUnreachable: it may pass
     wrong name, password or database; only at `connected`        StoreUnusable
-    a division by zero: the fence of ownership.py refuses        Fenced
+    a division by zero: the fence of ownership_tables.py refuses        Fenced
     a row lock that another session holds                        RowsLocked
     deadlock, serialization failure, the same row twice,
     an idle time-out: this process was stopped for a while       the transaction is tried again

@@ -4,9 +4,9 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import StoreUnreachable, StoreUnusable
-from holdfast.store.postgres.connection import url_fault
 from holdfast.store.postgres.migration import migrate, prepare_database
 from holdfast.store.postgres.schema import SCHEMA, VERSION
+from holdfast.store.postgres.transactions import url_fault
 from tests.support.ports import dead_port, refusing_port
 from tests.support.postgres import PASSWORD, ROLE, OwnServer, Server
 

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from holdfast.core.ownership import LEASE
-from holdfast.store.postgres import migration, ownership
-from holdfast.store.postgres.connection import Connection, connect
+from holdfast.store.postgres import migration, ownership_tables
 from holdfast.store.postgres.migration import bring_up_to_date
-from holdfast.store.postgres.ownership import Membership, SharedTime
+from holdfast.store.postgres.ownership_tables import Membership, SharedTime
+from holdfast.store.postgres.transactions import Connection, connect
 from tests.store.fleets import rows
 from tests.support.harness import until
 
@@ -25,7 +25,7 @@ def joined(database: str) -> Iterator[Connection]:
         connection.autocommit = True
         bring_up_to_date(connection)
         connection.autocommit = False
-        ownership.join(connection, NUMBER, "here:1", True, 6_000)
+        ownership_tables.join(connection, NUMBER, "here:1", True, 6_000)
         yield connection
 
 
@@ -37,15 +37,15 @@ def owners(connection: Connection) -> set[int | None]:
 
 def test_who_was_declared_dead_takes_no_shards(joined: Connection) -> None:
     """It stood still between the renewal that found them free and this."""
-    ownership.bury(joined, {NUMBER: 0})
-    assert ownership.take_free(joined, NUMBER, range(256)) == {}
+    ownership_tables.bury(joined, {NUMBER: 0})
+    assert ownership_tables.take_free(joined, NUMBER, range(256)) == {}
     assert owners(joined) == {None}
 
 
 def test_who_is_just_declared_dead_takes_no_shards(joined: Connection, database: str) -> None:
     with ThreadPoolExecutor(1) as pool, psycopg.connect(database, options="-c search_path=holdfast") as other:
         other.execute("DELETE FROM members")
-        taken = pool.submit(ownership.take_free, joined, NUMBER, range(256))
+        taken = pool.submit(ownership_tables.take_free, joined, NUMBER, range(256))
         until(lambda: other.execute(WAITS).fetchone())
         other.commit()
         assert taken.result() == {}
@@ -68,14 +68,14 @@ def connection(database: str) -> Iterator[Connection]:
 
 
 def join(connection: Connection, number: int) -> tuple[Membership, int]:
-    return ownership.join(connection, number, "test", delivers=True, lease=LEASE)
+    return ownership_tables.join(connection, number, "test", delivers=True, lease=LEASE)
 
 
-def renew(connection: Connection, membership: Membership, step: int = 1) -> ownership.Renewal:
-    values = ownership.renewing(membership, delivers=True, lease=LEASE, step=step)
-    found = connection.execute(ownership.RENEW.text, values).fetchall()
+def renew(connection: Connection, membership: Membership, step: int = 1) -> ownership_tables.Renewal:
+    values = ownership_tables.renewing(membership, delivers=True, lease=LEASE, step=step)
+    found = connection.execute(ownership_tables.RENEW.text, values).fetchall()
     connection.commit()
-    return ownership.renewed(membership, True, found)
+    return ownership_tables.renewed(membership, True, found)
 
 
 def clock_of(connection: Connection) -> int:
@@ -98,11 +98,11 @@ def test_whoever_joins_first_goes_on_from_the_stored_time_or_believes_the_clock(
     connection: Connection, last: int, expected: int
 ) -> None:
     member, _ = join(connection, ONE)
-    ownership.leave(connection, member)
+    ownership_tables.leave(connection, member)
     store(connection, SharedTime(-5 * DAY, clock_of(connection) + last))
     _, time = join(connection, TWO)
     assert abs(time - clock_of(connection) - expected) < SLACK
-    assert abs(ownership.fleet_time(connection) - clock_of(connection) - expected) < SLACK
+    assert abs(ownership_tables.fleet_time(connection) - clock_of(connection) - expected) < SLACK
 
 
 def test_whoever_joins_others_has_their_time(connection: Connection) -> None:
@@ -116,8 +116,8 @@ def test_whoever_joins_others_has_their_time(connection: Connection) -> None:
 def test_the_time_is_kept_unless_another_has_just_done_so(connection: Connection) -> None:
     member, _ = join(connection, ONE)
     before = renew(connection, member).clock
-    ownership.keep_time(connection, before, SharedTime(1, 1))
-    ownership.keep_time(connection, before, SharedTime(2, 2))
+    ownership_tables.keep_time(connection, before, SharedTime(1, 1))
+    ownership_tables.keep_time(connection, before, SharedTime(2, 2))
     assert renew(connection, member).clock == (1, 1)
 
 
@@ -137,7 +137,7 @@ def test_only_those_that_have_not_renewed_meanwhile_are_buried(connection: Conne
     (one, _), (two, _) = join(connection, ONE), join(connection, TWO)
     seen = renew(connection, one).renewals
     renew(connection, two)
-    ownership.bury(connection, seen)
+    ownership_tables.bury(connection, seen)
     assert rows(database, "SELECT number FROM members") == [(TWO,)]
     assert rows(database, "SELECT number FROM fences") == [(TWO,)]
 
@@ -145,6 +145,6 @@ def test_only_those_that_have_not_renewed_meanwhile_are_buried(connection: Conne
 @pytest.mark.parametrize("stays", [True, False])
 def test_only_who_owns_something_goes_on_listening(connection: Connection, stays: bool) -> None:
     """A notification wakes every session that listens, whatever it is about."""
-    assert ownership.can_listen(connection, ONE, stays)
+    assert ownership_tables.can_listen(connection, ONE, stays)
     channels = connection.execute("SELECT pg_listening_channels()").fetchall()
-    assert channels == ([(ownership.CHANNEL.format(ONE),)] if stays else [])
+    assert channels == ([(ownership_tables.CHANNEL.format(ONE),)] if stays else [])

@@ -10,8 +10,8 @@ from holdfast.core.lane_times import Heads, wake_at
 from holdfast.core.ownership import shard_of
 from holdfast.store import records
 from holdfast.store.port import NEVER, LaneRecord
-from holdfast.store.postgres.connection import Connection, Cursor
 from holdfast.store.postgres.rows import RETRY, STATE_NUMBERS, WAITING, Terms, columns
+from holdfast.store.postgres.transactions import Connection, Cursor
 
 HELD_SEEN = 10_000
 """Held messages that are skipped at most to find one that may be a probe."""

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, unquote
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import CommitFailed, Fenced, StoreUnreachable
 from holdfast.core.message import LANE_NAME_LIMIT, DeadReason, MessageId, MessageState, parse_id
-from holdfast.http.errors import Problem
-from holdfast.http.message import Request, Response, StreamingResponse
+from holdfast.http.exceptions import Problem
+from holdfast.http.request_response import Request, Response, StreamingResponse
 
 DEFAULT_PAGE = 100
 LONGEST_PAGE = 1_000
