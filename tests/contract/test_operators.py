@@ -8,6 +8,7 @@ from holdfast.store.port import (
     DropDead,
     DropMessages,
     Expire,
+    LaneChange,
     MessageFilter,
     ReplayDead,
     Retried,
@@ -185,3 +186,12 @@ async def test_a_delivery_under_way_when_its_message_is_made_due_is_recorded(des
     await desk.ledger.perform(RetryNow(entry.message.id, NOW + MINUTE, HOST, HOST))
     await desk.deliver(entry, 2)
     assert (await desk.message_view(entry)).state is MessageState.DELIVERED
+
+
+async def test_a_commit_names_the_lanes_that_an_operator_changed(desk: Desk) -> None:
+    [entry] = await desk.accept_waiting()
+    id = entry.message.id
+    await desk.ledger.perform(RetryNow(id, NOW, HOST, HOST))
+    await desk.ledger.perform(DropMessages(MessageFilter(id=id), 1))
+    changes = [change for commit in desk.recorder.commits for change in commit.changed]
+    assert changes == [LaneChange(HOST, HOST), LaneChange(HOST, HOST, frozenset({id}))]

@@ -83,19 +83,12 @@ class IngestProcess:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Runs until the process has ended, after `stop` or by itself. Closes the listeners, which it inherits."""
-        here, there = socket.socketpair()
         try:
-            environment = _child_environment(os.environ, self._settings.config)
-            process = start_ingest([there, *(listener.socket for listener in listeners)], environment)
+            process, here = self._launch(listeners)
         except OSError as error:
-            here.close()
             self._lose(f"it could not be started: {error}")
             task_status.started()
             return
-        finally:
-            there.close()
-            for listener in listeners:
-                listener.socket.close()
         channel = self._channel = Channel(here, Kind.RESULTS)
         frames: list[Frame] = []
         malformed: Exception | None = None
@@ -120,6 +113,20 @@ class IngestProcess:
             self._lose(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
         if not frames:
             task_status.started()
+
+    def _launch(self, listeners: Sequence[trio.SocketListener]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        """Start the process. Returns it with this end of the channel."""
+        here, there = socket.socketpair()
+        try:
+            environment = _child_environment(os.environ, self._settings.config)
+            return start_ingest([there, *(listener.socket for listener in listeners)], environment), here
+        except OSError:
+            here.close()
+            raise
+        finally:
+            there.close()
+            for listener in listeners:
+                listener.socket.close()
 
     def stop(self) -> None:
         """Open requests are still answered."""
